@@ -96,15 +96,15 @@ def seconds_suspended() -> float:
 class Monitor(threading.Thread):
     """Thread that turns snapshots into frames until the source ends or `stop` is called; quitting never waits for it.
 
-    `publish` is called from this thread and must not block. Where it raises RuntimeError (a UI that is closing) the
-    thread ends quietly. Any other failure is published as a last frame whose snapshot has ended and says why. All
-    public methods may be called from any thread; a frame shows changed marks at once.
+    `publish` is called with each frame from this thread, and must not block. Where it raises RuntimeError (a UI that is
+    closing) the thread ends quietly. Any other failure is published as a last frame whose snapshot has ended and says
+    why. All public methods may be called from any thread; a frame shows changed marks at once.
     """
 
     def __init__(
         self,
         source: Source,
-        publish: Callable[[Frame], object],
+        publish: Callable[[Frame], object] = lambda frame: None,
         *,
         engine: Engine | None = None,
         history: History | None = None,
@@ -124,8 +124,9 @@ class Monitor(threading.Thread):
         """The last frame; may be read from any thread."""
         self.failure: Exception | None = None
         """Exception that ended the thread; None where there was none."""
+        self.publish = publish
+        """Receiver of each frame; may be replaced at any time."""
         self._source = source
-        self._publish = publish
         self._engine = engine or Engine()
         self._history = history or History()
         self._sinks = list(sinks)
@@ -323,7 +324,7 @@ class Monitor(threading.Thread):
             else:
                 self._failed.pop(sink.name, None)
         try:
-            self._publish(frame)
+            self.publish(frame)
         except RuntimeError:
             # The reader's event loop is closed: the program is on its way out.
             return False

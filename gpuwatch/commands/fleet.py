@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import re
 
 import msgspec
@@ -19,6 +18,7 @@ from gpuwatch.commands.startup import configured, fixed_settings
 from gpuwatch.config.types import ADDRESS, Config
 from gpuwatch.launch.placement import Request
 from gpuwatch.model.filters import FilterError, parse_terms
+from gpuwatch.ui.choices import read_choices
 
 try:
     from gpuwatch.fleet.overview import Fleet, HostOffer, find_hosts, hosts_grammar
@@ -63,7 +63,9 @@ def main(args: argparse.Namespace, _sampler: object = None) -> int:
         console.warn(*fleet.notes)
         return 0
     check_terminal("try `gpuwatch fleet --json`")
-    gc.disable()  # until the first screen has settled: what is imported stays
+    from gpuwatch.commands.dashboard_setup import dashboard_options, prepare_memory  # of a screen alone
+
+    prepare_memory()
     app: FleetApp | None = None
 
     def publish(fleet: Fleet) -> None:
@@ -73,9 +75,7 @@ def main(args: argparse.Namespace, _sampler: object = None) -> int:
     reader = FleetReader(client, config.fleet.interval, publish)
     reader.start()  # it reads while Textual is imported
     try:
-        from gpuwatch.commands.dashboard_app import dashboard_options
         from gpuwatch.fleet.ui.fleet_app import FleetApp
-        from gpuwatch.ui.choices import read_choices
 
         remembered = read_choices(fixed_settings(args))
         options = remembered.over(dashboard_options(config, config.interval, first_filter=words))

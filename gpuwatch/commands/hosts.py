@@ -1,19 +1,25 @@
-"""Dashboard of other hosts by ssh (`gpuwatch --host HOST`), without this machine."""
+"""Dashboard of other hosts by ssh (`gpuwatch --host HOST`), with this machine or without it."""
 
 from __future__ import annotations
 
 import argparse
-import gc
+import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from gpuwatch.commands.dashboard_app import dashboard_options
+from gpuwatch.base.text import clean
+from gpuwatch.commands.dashboard_setup import DashboardReloader, dashboard_options, prepare_memory
 from gpuwatch.commands.filters import check_filter_flag
-from gpuwatch.commands.startup import Reloader, fixed_settings, format_reload
+from gpuwatch.commands.startup import Reloader
 from gpuwatch.config.types import Config, RemoteHost
 from gpuwatch.fleet.remote import RemoteHosts
 from gpuwatch.fleet.ssh import Hosts
+from gpuwatch.monitor import Monitor
 from gpuwatch.ui.choices import Remembered
-from gpuwatch.ui.options import Helpers, Reloading
+from gpuwatch.ui.options import Helpers, Options
+
+if TYPE_CHECKING:
+    from gpuwatch.fleet.ui.hosts_app import HostsApp
 
 
 def show_hosts(
@@ -21,22 +27,27 @@ def show_hosts(
 ) -> int:
     """Show the list of hosts, and the one that is opened, until the user leaves; return the exit code."""
     first_filter = check_filter_flag(args, config)
+    prepare_memory()
     fleet = RemoteHosts(Hosts(hosts), config.limits())
     fleet.begin()
     reloader = Reloader(args, config, lambda old, new: fleet.set_limits(new.limits()))
-
-    def reload() -> Reloading:
-        came = reloader()
-        words = format_reload(came, later=("interval", "user", "mine", "ascii", "host", "share"))
-        options = remembered.over(dashboard_options(reloader.config, seconds), fixed_settings(args))
-        return Reloading(words, failed=bool(came.error), options=None if came.error else options)
-
-    gc.disable()  # until the dashboard has settled: what is imported stays
+    reload = DashboardReloader(reloader, args, seconds, remembered, "share")
     try:
-        from gpuwatch.fleet.ui.hosts_app import HostsApp  # 230 ms, in which the hosts connect
-
         options = remembered.over(dashboard_options(config, seconds, first_filter=first_filter))
         helpers = Helpers(reload=reload, remember=remembered.save, notice=remembered.notice)
-        return HostsApp(fleet, options=options, helpers=helpers).run_to_exit_code()
+        return _make_app(fleet, options, helpers).run_to_exit_code()
     finally:
         fleet.close()
+
+
+def make_app(config: Config, options: Options, helpers: Helpers, watch: Monitor) -> HostsApp:
+    """Return the dashboard of this machine, from which the configured hosts can be opened; it does not connect yet."""
+    name = clean(os.uname().nodename)
+    here = "this machine" if name in {host.name for host in config.hosts} else name
+    return _make_app(RemoteHosts(Hosts(config.hosts), config.limits(), local=watch, here=here), options, helpers, watch)
+
+
+def _make_app(fleet: RemoteHosts, options: Options, helpers: Helpers, watch: Monitor | None = None) -> HostsApp:
+    from gpuwatch.fleet.ui.hosts_app import HostsApp  # Textual, while the hosts connect
+
+    return HostsApp(fleet, watch=watch, options=options, helpers=helpers)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import gc
 
 from gpuwatch.base.errors import UsageError
 from gpuwatch.base.text import clean
 from gpuwatch.base.threads import start_thread
 from gpuwatch.commands.dashboard import check_terminal
-from gpuwatch.commands.dashboard_app import dashboard_options
+from gpuwatch.commands.dashboard_setup import dashboard_options, prepare_memory
 from gpuwatch.commands.filters import check_filter_flag
 from gpuwatch.commands.flags import add_flags, add_refused_demo
 from gpuwatch.commands.recorded import open_recording, parse_at
 from gpuwatch.commands.startup import configured, fixed_settings
-from gpuwatch.monitor import Frame, Monitor
+from gpuwatch.monitor import Monitor
 from gpuwatch.recorder.replay import Replay
 from gpuwatch.ui.choices import read_choices
 
@@ -41,22 +40,17 @@ def main(args: argparse.Namespace, _sampler: object = None) -> int:
     if next(recording.snapshots(recording.first), None) is None:
         raise UsageError(f"{clean(args.files[0])}: no snapshot can be read")
     check_terminal()
-    app: ReplayApp | None = None
-
-    def publish(frame: Frame) -> None:
-        if app is not None and app.is_running:
-            app.publish(frame)
-
-    watch = Monitor(replay, publish, clock=replay.now, wall=replay.now, slept=lambda: 0.0)
+    watch = Monitor(replay, clock=replay.now, wall=replay.now, slept=lambda: 0.0)
     replay.restart = watch.restart
+    prepare_memory()
     start_thread(watch)
-    gc.disable()  # until the dashboard has settled: what is imported stays
     try:
-        from gpuwatch.ui.replay import ReplayApp  # 230 ms, in which the first snapshot is read
+        from gpuwatch.ui.replay import ReplayApp  # Textual, while the first snapshot is read
 
         remembered = read_choices(fixed_settings(args))
         options = remembered.over(dashboard_options(config, config.interval, first_filter=first_filter))
         app = ReplayApp(replay, watch=watch, options=options)
+        watch.publish = app.publish
         return app.run_to_exit_code()
     finally:
         watch.stop()

@@ -69,7 +69,7 @@ def _snapshots(source: Source, _config: Config, gone: threading.Event) -> Iterat
 
 def _statuses(source: Source, config: Config, gone: threading.Event) -> Iterator[tuple[Snapshot, bytes]]:
     """Yield each second the newest snapshot, and the line of its status with the alerts of this machine's rules."""
-    monitor = Monitor(source, lambda frame: None, engine=Engine(config.limits()), known_idle=idle_times)
+    monitor = Monitor(source, engine=Engine(config.limits()), known_idle=idle_times)
     start_thread(monitor)
     due = time.monotonic()
     try:

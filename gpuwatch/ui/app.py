@@ -206,8 +206,9 @@ class GpuwatchApp(TerminalApp):
             self.end_dialogs.close(time.monotonic() + CLOSING_SECONDS)
 
     def publish(self, frame: Frame, watch: object = None) -> None:
-        """Post a frame to the app; from any thread. Raises RuntimeError once the dashboard has closed."""
-        self.post_message(NewFrame(frame, watch))
+        """Post a frame to the app while it runs; from any thread. Raises RuntimeError once the dashboard has closed."""
+        if self.is_running:
+            self.post_message(NewFrame(frame, watch))
 
     # -----------------------------------------------------------------------------------------------------------
     # Life
