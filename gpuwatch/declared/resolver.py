@@ -67,13 +67,13 @@ def agreed_candidates(facts: Facts, gpus: Sequence[GpuFacts]) -> list[Candidate]
     nobody exceeds the administrator's ceiling. Patterns must compile; nothing else raises.
     """
     line, users = " ".join(facts.argv)[:_SEARCHED], ("", facts.user, str(facts.uid))
-    found = [
+    matching = [
         (share.memory if share.memory is not None else (share.share or 0.0) * (gpu.total or 0), share, gpu)
         for share in facts.shares
         if share.user in users and (not share.command or re.search(share.command, line))
         for gpu in _chosen(share, gpus)
     ]
-    return [_candidate(share, gpu, facts) for _, share, gpu in sorted(found, key=lambda one: -one[0])]
+    return [_candidate(share, gpu, facts) for _, share, gpu in sorted(matching, key=lambda one: -one[0])]
 
 
 def _chosen(share: Share, gpus: Sequence[GpuFacts]) -> Iterable[GpuFacts]:
@@ -127,6 +127,20 @@ class Evaluation(msgspec.Struct):
         """Whether it depends on a condition that is not known to hold."""
         return self.candidate.confidence is Confidence.POSSIBLE
 
+    def exclude(self, why: str) -> None:
+        """Say that it is not in effect, and why."""
+        self.applies, self.why = False, why
+
+    def leave_undecided(self, why: str, targets: Iterable[visible_devices.Target]) -> None:
+        """Remove its limits; on each GPU that it may concern it still replaces other candidates."""
+        self.why, self.limits, self.undecided = self.why or why, {}, True
+        self.lifted = frozenset(target.gpu for target in targets)
+
+    def limit_confidence(self, confidence: Confidence) -> None:
+        """Lower the confidence of the candidate to another one, unless it is lower."""
+        confidence = weakest(self.candidate.confidence, confidence)
+        self.candidate = msgspec.structs.replace(self.candidate, confidence=confidence)
+
 
 _Parts: TypeAlias = tuple[Evaluation, ...]
 """Candidates that add up to the limit of a process on one GPU, the largest first; most limits have one."""
@@ -155,17 +169,17 @@ def find_limits(evaluations: Sequence[Evaluation], using: Collection[str]) -> di
             one.on.add(gpu)
             if one is not parts[0]:
                 one.why = f"it adds to {short_name(parts[0], one)}: each has an allocator of its own"
-    for one in evaluations:
-        others = [gpu for gpu in one.limits if gpu not in one.on and not one.possible]
-        why = _explain_loss(one, others, best, least, unlimited) if others else ""
-        if others and one.on:
-            one.why = one.why or f"elsewhere {why or 'it limits its framework alone'}"
+    for evaluation in evaluations:
+        others = [gpu for gpu in evaluation.limits if gpu not in evaluation.on and not evaluation.possible]
+        why = _explain_loss(evaluation, others, best, least, unlimited) if others else ""
+        if others and evaluation.on:
+            evaluation.why = evaluation.why or f"elsewhere {why or 'it limits its framework alone'}"
         elif others:
-            one.why = why
+            evaluation.why = why
             if not why:
-                name = unlimited[one.candidate.scope, others[0]]
-                one.why = f"it limits {frameworks.NAMES[one.candidate.framework]} alone: {name} may take any amount"
-                one.limits, one.undecided = {}, True
+                own, other = evaluation.candidate.framework, unlimited[evaluation.candidate.scope, others[0]]
+                evaluation.why = f"it limits {frameworks.NAMES[own]} alone: {other} may take any amount"
+                evaluation.limits, evaluation.undecided = {}, True
     return least
 
 
@@ -211,7 +225,7 @@ def _order(parts: _Parts, gpu: str) -> tuple[bool, int, int, int]:
     return (unsure, _sum_bytes(parts, gpu), kind, parts[0].place)
 
 
-def _winner(several: Sequence[Evaluation], gpu: str) -> Evaluation | None:
+def _winner(evaluations: Sequence[Evaluation], gpu: str) -> Evaluation | None:
     """Return the candidate of the highest rank (the last of equal ones), or the largest of those that may be in effect.
 
     The limit is never lower than one that may be in effect: the order of a script's statements is not known, nor
@@ -219,7 +233,7 @@ def _winner(several: Sequence[Evaluation], gpu: str) -> Evaluation | None:
     where nothing is known to be in effect below the frameworks.
     """
     may_hold: list[Evaluation] = []
-    for one in sorted(several, key=lambda one: (one.candidate.rank, one.place), reverse=True):
+    for one in sorted(evaluations, key=lambda one: (one.candidate.rank, one.place), reverse=True):
         if may_hold:  # may it be in effect although the last one comes before it?
             last = may_hold[-1].candidate
             same = bool(last.framework and last.line and last.rank == one.candidate.rank)
@@ -243,29 +257,29 @@ def _rival(candidate: Candidate) -> str:
 
 
 def _explain_loss(
-    one: Evaluation,
+    evaluation: Evaluation,
     gpus: Sequence[str],
     best: Mapping[_Rivals, Evaluation],
     least: Mapping[_Scope, _Parts],
     unlimited: Mapping[_Scope, str],
 ) -> str:
     """Return why a candidate is not the limit on these GPUs; empty where it is that of its framework alone."""
-    candidate = one.candidate
+    candidate = evaluation.candidate
     for gpu in gpus:
         winner = best[candidate.scope, gpu, _rival(candidate)]
-        if winner is not one:
-            name = short_name(winner, one)
+        if winner is not evaluation:
+            name = short_name(winner, evaluation)
             if winner.possible or (winner.candidate.lifts and winner.candidate.rank == candidate.rank):
                 return f"{name} may allow more"
-            later = (one.candidate.rank, one.place) >= (winner.candidate.rank, winner.place)
+            later = (evaluation.candidate.rank, evaluation.place) >= (winner.candidate.rank, winner.place)
             return f"it may not be in effect, and {name} allows more" if later else f"{name} comes before it"
     parts = least.get((candidate.scope, gpus[0]))
     if parts is None or (candidate.framework and (candidate.scope, gpus[0]) in unlimited):
         return ""
-    limit, name = _sum_bytes(parts, gpus[0]), short_name(parts[0], one)
-    if candidate.confidence in UNSURE and limit > one.limits[gpus[0]]:
+    limit, own, name = _sum_bytes(parts, gpus[0]), evaluation.limits[gpus[0]], short_name(parts[0], evaluation)
+    if candidate.confidence in UNSURE and limit > own:
         return f"it may not be in effect, and {name} allows more"
-    return f"{name} is less" + ("" if limit < one.limits[gpus[0]] else " than what its frameworks may take together")
+    return f"{name} is less{'' if limit < own else ' than what its frameworks may take together'}"
 
 
 def short_name(winner: Evaluation, loser: Evaluation) -> str:
@@ -295,18 +309,18 @@ def resolve(facts: Facts, gpus: Sequence[GpuFacts], driver: str = "") -> Declare
     Never raises for what a process wrote.
     """
     environment = env.merge_environment(facts)
-    found = frameworks.identify(facts)
-    selections = _selections(facts, environment, found)
-    selected = visible_devices.device_set(environment.settings, selections, found, facts, gpus, driver)
+    used = frameworks.identify(facts)
+    selections = _selections(facts, environment, used)
+    selected = visible_devices.device_set(environment.settings, selections, used, facts, gpus, driver)
     candidates = list(_sum(_candidates(facts, gpus, environment), facts))
-    candidates += frameworks.defaults(found or ())
+    candidates += frameworks.defaults(used or ())
     margin = Margin.EAGER if frameworks.eager(facts) else Margin.FRAMEWORK
     evaluations = [Evaluation(_complete(candidate, facts, margin), place) for place, candidate in enumerate(candidates)]
-    _exclude(evaluations, found)
+    _exclude(evaluations, used)
     for one in evaluations:
         if (one.applies or one.undecided) and one.candidate.kind in LIMITS:
             _locate(one, selected, gpus)
-    limits = find_limits(evaluations, frameworks.allocators(found or (), facts))
+    limits = find_limits(evaluations, frameworks.allocators(used or (), facts))
     _explain_rest(evaluations)
     # Limits, parts of limits, others in effect, others, defaults.
     ordered = sorted(
@@ -320,7 +334,7 @@ def resolve(facts: Facts, gpus: Sequence[GpuFacts], driver: str = "") -> Declare
         knowledge=knowledge,
         words="; ".join(filter(None, (words, unread))),
         incomplete=bool(unread),
-        frameworks=tuple(frameworks.NAMES[name] for name in found or ()),
+        frameworks=tuple(frameworks.NAMES[name] for name in used or ()),
         visible=selected.visible,
         unseen=selected.why,
         declarations=tuple(_declaration(one) for one in ordered),
@@ -358,22 +372,22 @@ def _candidates(facts: Facts, gpus: Sequence[GpuFacts], environment: Environment
 
 def _telling_ancestors(facts: Facts) -> list[RelatedProcess]:
     """Return the ancestors whose arguments may be the process's own, because it shows a title, and known programs."""
-    found: list[RelatedProcess] = []
+    telling: list[RelatedProcess] = []
     below = facts.argv
     for relative in facts.ancestors:
         hidden = len(below) < 2 or programs.is_worker(below)
         if hidden or find_program(relative.argv):
-            found.append(relative)
+            telling.append(relative)
         below = relative.argv if hidden else below
-    return found
+    return telling
 
 
-def _selections(facts: Facts, environment: Environment, found: Mapping[str, Confidence] | None) -> Sequence[Selection]:
+def _selections(facts: Facts, environment: Environment, used: Mapping[str, Confidence] | None) -> Sequence[Selection]:
     """Return the selections among the visible GPUs: JAX's variable, which JAX alone reads, then those of the script."""
     path = facts.script.path if facts.script is not None else ""
     selections = [msgspec.structs.replace(one, where=path) for one in facts.contents.selections]
     setting = environment.settings.get(_JAX_VISIBLE)
-    if setting is None or setting.value == "all" or not found or "jax" not in found:
+    if setting is None or setting.value == "all" or not used or "jax" not in used:
         return selections
     ordinals = read_ordinals(setting.value) if setting.confidence in (Confidence.CERTAIN, Confidence.LIKELY) else None
     text = setting.text or format_excerpt(f"{_JAX_VISIBLE}={setting.value}")
@@ -430,72 +444,62 @@ def _complete(candidate: Candidate, facts: Facts, margin: Margin) -> Candidate:
     return msgspec.structs.replace(candidate, **changes)
 
 
-def _exclude(evaluations: Iterable[Evaluation], found: Mapping[str, Confidence] | None) -> None:
-    """Exclude candidates that have no effect on this process."""
-    evaluations = list(evaluations)
-    for one in evaluations:
-        framework = one.candidate.framework
-        if framework and found is not None and framework not in found:
-            one.applies, one.why = False, f"it does not use {frameworks.NAMES[framework]}"
-        elif one.candidate.void:
-            one.applies, one.why = False, one.candidate.void
-        elif one.possible:
-            one.applies, one.why = False, "not known to be in effect"
-            one.undecided = one.candidate.kind in LIMITS
+def _exclude(evaluations: Sequence[Evaluation], used: Mapping[str, Confidence] | None) -> None:
+    """Exclude candidates that have no effect on this process; `used` are its frameworks, None where not known."""
+    for evaluation in evaluations:
+        framework = evaluation.candidate.framework
+        if framework and used is not None and framework not in used:
+            evaluation.exclude(f"it does not use {frameworks.NAMES[framework]}")
+        elif evaluation.candidate.void:
+            evaluation.exclude(evaluation.candidate.void)
+        elif evaluation.possible:
+            evaluation.exclude("not known to be in effect")
+            evaluation.undecided = evaluation.candidate.kind in LIMITS
         elif framework:
-            sure = Confidence.LIKELY if found is None else found[framework]
-            one.candidate = msgspec.structs.replace(one.candidate, confidence=weakest(one.candidate.confidence, sure))
+            evaluation.limit_confidence(Confidence.LIKELY if used is None else used[framework])
     reserved = {one.candidate.framework for one in evaluations if one.applies and one.candidate.kind is Kind.RESERVE}
-    for one in evaluations:
-        candidate = one.candidate
+    for evaluation in evaluations:
+        candidate = evaluation.candidate
         # gpu_device.cc, SingleVirtualDeviceMemoryLimit: the reserve is applied in the place of the fraction.
         replaced = candidate.framework == "tensorflow" and candidate.kind is Kind.CAP and candidate.basis is Basis.TOTAL
-        if one.applies and replaced and "tensorflow" in reserved:
-            one.applies, one.why = False, "TF_DEVICE_MIN_SYS_MEMORY_IN_MB takes its place"
+        if evaluation.applies and replaced and "tensorflow" in reserved:
+            evaluation.exclude("TF_DEVICE_MIN_SYS_MEMORY_IN_MB takes its place")
 
 
-def _locate(one: Evaluation, selected: visible_devices.DeviceSet, gpus: Sequence[GpuFacts]) -> None:
+def _locate(evaluation: Evaluation, selected: visible_devices.DeviceSet, gpus: Sequence[GpuFacts]) -> None:
     """Set the GPUs of a candidate, and its bytes on each."""
-    candidate = one.candidate
+    candidate = evaluation.candidate
     # TensorFlow's list of physical devices has what the script hides from it later.
     physical = candidate.framework == "tensorflow" and isinstance(candidate.device, int)
     seen = selected.unselected if physical else selected.visible
     targets = visible_devices.targets(candidate.device, seen, gpus)
-    one.limits = _limits(candidate, targets)
-    one.undecided |= candidate.dynamic
+    evaluation.limits = _bytes_by_gpu(candidate, targets)
+    evaluation.undecided |= candidate.dynamic
     if candidate.dynamic or candidate.lifts:
-        one.lifted = frozenset(target.gpu for target in targets)
+        evaluation.lifted = frozenset(target.gpu for target in targets)
     if candidate.some_gpu and len({target.gpu for target in targets}) != 1:
-        one.why = one.why or "it is for one GPU, which is known only at run time"
-        _leave_undecided(one, targets)
+        evaluation.leave_undecided("it is for one GPU, which is known only at run time", targets)
     if isinstance(candidate.device, int) and seen is None:
-        one.why = one.why or f"its GPU is not known: {selected.why}"
-        _leave_undecided(one, visible_devices.targets(None, None, gpus))
+        evaluation.leave_undecided(f"its GPU is not known: {selected.why}", visible_devices.targets(None, None, gpus))
     elif isinstance(candidate.device, int) and seen is not None and seen.order is Order.HEURISTIC and targets:
-        one.guessed = True
-        one.candidate = msgspec.structs.replace(candidate, confidence=weakest(candidate.confidence, Confidence.GUESS))
-        if any(target.total is not None and one.limits.get(target.gpu, 0) > target.total for target in targets):
-            one.why = one.why or "it is more than the GPU has that it was guessed to mean"
-            _leave_undecided(one, visible_devices.targets(None, seen, gpus))
+        evaluation.guessed = True
+        evaluation.limit_confidence(Confidence.GUESS)
+        if any(target.total is not None and evaluation.limits.get(target.gpu, 0) > target.total for target in targets):
+            perhaps = visible_devices.targets(None, seen, gpus)
+            evaluation.leave_undecided("it is more than the GPU has that it was guessed to mean", perhaps)
 
 
-def _leave_undecided(one: Evaluation, targets: Iterable[visible_devices.Target]) -> None:
-    """Remove the limits of a candidate; on each GPU that it may concern it still replaces other candidates."""
-    one.limits, one.undecided = {}, True
-    one.lifted = frozenset(target.gpu for target in targets)
-
-
-def _limits(candidate: Candidate, targets: Iterable[visible_devices.Target]) -> dict[str, int]:
+def _bytes_by_gpu(candidate: Candidate, targets: Iterable[visible_devices.Target]) -> dict[str, int]:
     """Return the bytes of a candidate on each GPU that it concerns; several MIG instances of one GPU add up."""
     if candidate.value is None or candidate.lifts:
         return {}
-    limits: defaultdict[str, int] = defaultdict(int)
+    found: defaultdict[str, int] = defaultdict(int)
     for target in targets:
         if candidate.basis is Basis.BYTES:
-            limits[target.gpu] += round(candidate.value)
+            found[target.gpu] += round(candidate.value)
         elif candidate.basis is Basis.TOTAL and target.total is not None:
-            limits[target.gpu] += round(candidate.value * target.total)
-    return dict(limits)
+            found[target.gpu] += round(candidate.value * target.total)
+    return dict(found)
 
 
 def _explain_rest(evaluations: Sequence[Evaluation]) -> None:
@@ -506,31 +510,31 @@ def _explain_rest(evaluations: Sequence[Evaluation]) -> None:
     }
     perhaps = {one.candidate.framework for one in evaluations if one.possible and one.candidate.kind in sizes}
     started = {one.candidate.framework: one for one in evaluations if one.applies and one.candidate.kind is Kind.START}
-    for one in evaluations:
-        candidate = one.candidate
-        if not one.applies or one.limits or one.why:
+    for evaluation in evaluations:
+        candidate = evaluation.candidate
+        if not evaluation.applies or evaluation.limits or evaluation.why:
             continue
-        if candidate.kind is Kind.START and started[candidate.framework] is not one:
-            one.applies, one.why = False, f"{short_name(started[candidate.framework], one)} comes before it"
+        if candidate.kind is Kind.START and started[candidate.framework] is not evaluation:
+            evaluation.exclude(f"{short_name(started[candidate.framework], evaluation)} comes before it")
         elif candidate.kind is Kind.DEFAULT and candidate.framework in said:
-            one.applies, one.why = False, "something else was declared"
+            evaluation.exclude("something else was declared")
         elif candidate.kind is Kind.DEFAULT and not perhaps.isdisjoint(("", candidate.framework)):
-            one.applies, one.why = False, "something else may have been declared"
+            evaluation.exclude("something else may have been declared")
         elif candidate.unread:
-            one.why = candidate.unread
+            evaluation.why = candidate.unread
         elif candidate.kind in _LABELS:
-            one.why = _LABELS[candidate.kind]
+            evaluation.why = _LABELS[candidate.kind]
         elif candidate.lifts:
-            one.why = "it sets no limit"
+            evaluation.why = "it sets no limit"
         elif candidate.dynamic:
-            one.why = "its value is only known at run time"
+            evaluation.why = "its value is only known at run time"
         else:
-            one.applies, one.why = False, NO_GPU
+            evaluation.exclude(NO_GPU)
 
 
-def _declaration(one: Evaluation) -> Declaration:
-    candidate = one.candidate
-    effective = one.applies and bool(one.on or not one.limits)
+def _declaration(evaluation: Evaluation) -> Declaration:
+    candidate = evaluation.candidate
+    effective = evaluation.applies and bool(evaluation.on or not evaluation.limits)
     return Declaration(
         channel=candidate.channel,
         where=candidate.where,
@@ -540,16 +544,16 @@ def _declaration(one: Evaluation) -> Declaration:
         kind=candidate.kind,
         basis=candidate.basis,
         value=candidate.value,
-        limits={gpu: size for gpu, size in one.limits.items() if gpu in one.on or not one.on},
+        limits={gpu: size for gpu, size in evaluation.limits.items() if gpu in evaluation.on or not evaluation.on},
         scope=candidate.scope,
         confidence=candidate.confidence,
         effective=effective,
-        why=one.why,
+        why=evaluation.why,
         each=candidate.kind in LIMITS and candidate.device is None and not candidate.some_gpu,
         ordinal=candidate.kind in LIMITS and (isinstance(candidate.device, int) or candidate.some_gpu),
-        guessed=one.guessed,
-        undecided=one.undecided and (effective or one.possible),
-        condition=candidate.condition if one.possible else "",
+        guessed=evaluation.guessed,
+        undecided=evaluation.undecided and (effective or evaluation.possible),
+        condition=candidate.condition if evaluation.possible else "",
     )
 
 
