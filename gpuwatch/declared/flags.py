@@ -275,17 +275,17 @@ def candidates(
     A value that its program would refuse gives a `void` candidate. `config` is the file that the command line names;
     its options count where the command line does not give them.
     """
-    found = find_program(argv)
-    if found is None:
+    started = find_program(argv)
+    if started is None:
         return list(_possible(programs.parse_command(tuple(argv)).arguments, where))
-    table = [(name, flag) for flag in FLAGS if flag.program == found.program.framework for name in flag.names]
+    table = [(name, flag) for flag in FLAGS if flag.program == started.program.framework for name in flag.names]
     given: dict[Flag, list[Candidate]] = {}
-    for flag, name, value, text in _find_flags(found.arguments, table):
+    for flag, name, value, text in _find_flags(started.arguments, table):
         given.pop(flag, None)  # so that the order stays that of the command line
         given[flag] = _read(flag, name, value, text, where)
     if config is not None:
         given = {**dict(_read_config(config, dict(table), given)), **given}
-    why = f"{_NO_POOL} makes no pool" if any(_NO_POOL in word for word in found.arguments) else ""
+    why = f"{_NO_POOL} makes no pool" if any(_NO_POOL in word for word in started.arguments) else ""
     if any(_VLLM_CACHE in flag.names and several and not several[0].void for flag, several in given.items()):
         why = f"vLLM ignores it beside {_VLLM_CACHE}"
     return [
@@ -297,7 +297,7 @@ def candidates(
 
 def _possible(arguments: Sequence[str], where: str) -> Iterable[Candidate]:
     """Return a candidate for each word of a share with a value, of equal words the last: what uses it is not known."""
-    found: dict[str, Candidate] = {}
+    by_word: dict[str, Candidate] = {}
     for argument, following in zip(arguments, [*arguments[1:], ""], strict=False):
         for match in _GIVEN.finditer(argument[:_LONGEST]):
             word, value, text = match[1].replace("-", "_"), match[2], match[0]
@@ -315,9 +315,9 @@ def _possible(arguments: Sequence[str], where: str) -> Iterable[Candidate]:
                 condition="if its code uses it so",
             )
             for one in parse_value(candidate, value, parse)[:1]:
-                found.pop(word, None)
-                found[word] = replace(one, void="", dynamic=bool(one.void))
-    return [*found.values()][:_MOST_WORDS]
+                by_word.pop(word, None)
+                by_word[word] = replace(one, void="", dynamic=bool(one.void))
+    return [*by_word.values()][:_MOST_WORDS]
 
 
 def _read_config(

@@ -146,14 +146,14 @@ def others(packages: Iterable[str], source: bytes) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_OTHERS[one] for one in used))
 
 
-def allocators(found: Iterable[str], facts: Facts) -> list[str]:
+def allocators(frameworks: Iterable[str], facts: Facts) -> list[str]:
     """Return the allocators that may take memory of a GPU, but for a framework that has chosen to see no GPU.
 
     Programs for JAX hide the GPUs from TensorFlow, which reads their data: `set_visible_devices([], "GPU")`. A script
     that makes a vLLM engine, and may use PyTorch besides, has vLLM too: its share limits the engine alone.
     """
     last = {one.framework: one.ordinals for one in facts.contents.selections}
-    using = [name for name in found if name in _OWN_ALLOCATOR and last.get(name) != ()]
+    using = [name for name in frameworks if name in _OWN_ALLOCATOR and last.get(name) != ()]
     imports, libraries = facts.contents.imports, facts.libraries
     beside = not _NOT_TORCH.issuperset(imports) or facts.contents.unread or (facts.script and facts.script.modules)
     if beside and "vllm" in imports and find_program(facts.argv) is None:
@@ -228,7 +228,7 @@ _DEFAULTS: Mapping[str, tuple[float | None, Basis, str]] = {
 }
 
 
-def defaults(found: Iterable[str]) -> list[Candidate]:
+def defaults(frameworks: Iterable[str]) -> list[Candidate]:
     """Return the defaults of frameworks as candidates of kind DEFAULT."""
     return [
         Candidate(
@@ -239,7 +239,7 @@ def defaults(found: Iterable[str]) -> list[Candidate]:
             basis=basis,
             value=value,
         )
-        for name in found
+        for name in frameworks
         if name in _DEFAULTS
         for value, basis, text in [_DEFAULTS[name]]
     ]

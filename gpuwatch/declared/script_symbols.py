@@ -278,9 +278,9 @@ def _literal_texts(*nodes: ast.expr | None) -> list[str]:
     return [one.value for one in nodes if isinstance(one, ast.Constant) and isinstance(one.value, str)]
 
 
-def _is_same(one: Binding, other: Binding) -> bool:
-    if isinstance(one, Loop) and isinstance(other, Loop):
-        return _is_same(one.iterable, other.iterable)
-    if isinstance(one, ast.expr) and isinstance(other, ast.expr):
-        return ast.dump(one) == ast.dump(other)
-    return isinstance(one, str) and one == other
+def _is_same(binding: Binding, other: Binding) -> bool:
+    if isinstance(binding, Loop) and isinstance(other, Loop):
+        return _is_same(binding.iterable, other.iterable)
+    if isinstance(binding, ast.expr) and isinstance(other, ast.expr):
+        return ast.dump(binding) == ast.dump(other)
+    return isinstance(binding, str) and binding == other

@@ -62,19 +62,19 @@ def parse(value: str | None, gpus: Sequence[GpuFacts], order: str | None = None,
     by_ordinal = value is None or not _kind(value)
     if value is None:  # whole GPUs, then one compute instance of each GPU instance
         parts = [_Device(part.uuid, gpu, part) for gpu in gpus if gpu.mig for part in gpu.slices]
-        found = _one_per_gpu_instance([_Device(gpu.uuid, gpu) for gpu in gpus if not gpu.mig] + parts, [])
+        devices = _one_per_gpu_instance([_Device(gpu.uuid, gpu) for gpu in gpus if not gpu.mig] + parts, [])
     else:
-        found = _one_per_gpu_instance(_read_list(value.split(","), gpus, notes), notes)
-    sure = order_certainty(gpus, order) if by_ordinal and found else Order.EXACT
+        devices = _one_per_gpu_instance(_read_list(value.split(","), gpus, notes), notes)
+    sure = order_certainty(gpus, order) if by_ordinal and devices else Order.EXACT
     if sure is Order.HEURISTIC and order and order != FASTEST_FIRST:
         notes.append(f"CUDA_DEVICE_ORDER={_excerpt(order)} is neither {FASTEST_FIRST} nor {PCI_BUS_ID}")
-    notes += dict.fromkeys(device.note for device in found if device.note)
-    instances = [device for device in found if device.instance]
+    notes += dict.fromkeys(device.note for device in devices if device.note)
+    instances = [device for device in devices if device.instance]
     version = _VERSION.match(driver)
-    if instances and len(found) > 1 and (not version or int(version[0]) < _SEVERAL_INSTANCES):
+    if instances and len(devices) > 1 and (not version or int(version[0]) < _SEVERAL_INSTANCES):
         notes.append(_ONE_INSTANCE)
-        found = instances[:1] if version else found
-    return Visible(gpus=tuple(device.uuid for device in found), order=sure, note="; ".join(notes))
+        devices = instances[:1] if version else devices
+    return Visible(gpus=tuple(device.uuid for device in devices), order=sure, note="; ".join(notes))
 
 
 def _sorted(gpus: list[GpuFacts], order: str | None) -> list[GpuFacts]:
@@ -147,7 +147,7 @@ def _first(gpu: GpuFacts) -> _Device:
 
 def _read_list(entries: Sequence[str], gpus: Sequence[GpuFacts], notes: list[str]) -> list[_Device]:
     """Return the devices of a list up to its first invalid entry, none where one is named twice; append to `notes`."""
-    found: list[_Device] = []
+    devices: list[_Device] = []
     # Ordinals count whole GPUs first, then those in MIG mode by their first instance.
     counted = [_Device(gpu.uuid, gpu) for gpu in gpus if not gpu.mig]
     counted += [_first(gpu) for gpu in gpus if gpu.mig and gpu.slices]
@@ -156,11 +156,11 @@ def _read_list(entries: Sequence[str], gpus: Sequence[GpuFacts], notes: list[str
         if isinstance(device, str):
             notes += _ending(entry, device, last=place + 1 == len(entries))
             break
-        if any(device.uuid == other.uuid for other in found):
+        if any(device.uuid == other.uuid for other in devices):
             notes.append(f"{_excerpt(entry)} is given twice, which hides every GPU")
             return []
-        found.append(device)
-    return found
+        devices.append(device)
+    return devices
 
 
 def _ending(entry: str, why: str, *, last: bool) -> list[str]:
@@ -482,16 +482,16 @@ def _slurm(
     if _kind(value or "") or (cgroup not in ("", "/") and not _SLURM_JOB.search(cgroup)):
         return None
     name = next((name for name in SLURM if (one := settings.get(name)) and one.value and not one.line), None)
-    found = _read_assigned(settings[name].value or "", gpus) if name else None
-    if name is None or not found:
+    assigned = _read_assigned(settings[name].value or "", gpus) if name else None
+    if name is None or not assigned:
         return None
     ordinals = [entry.strip() for entry in (value or "").split(",")]
-    beyond = any(entry.isdecimal() and len(entry) <= _MOST_DIGITS and int(entry) >= len(found) for entry in ordinals)
-    if beyond and {str(gpu.index) for gpu in found}.issuperset(ordinals):
+    beyond = any(entry.isdecimal() and len(entry) <= _MOST_DIGITS and int(entry) >= len(assigned) for entry in ordinals)
+    if beyond and {str(gpu.index) for gpu in assigned}.issuperset(ordinals):
         return None  # They are global ids too: Slurm does not constrain devices here.
     by_id = "GPU-" not in (settings[name].value or "")
     certainty = order_certainty(gpus, None) if by_id else Order.EXACT
-    return _Assigned(found, _text(name, settings[name]), _where(settings[name]), certainty)
+    return _Assigned(assigned, _text(name, settings[name]), _where(settings[name]), certainty)
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -80,10 +80,10 @@ def bounded(declared: Declared, room: int = ROOM) -> Declared:
     )
 
 
-def _rank(one: Declaration) -> tuple[bool, bool, bool]:
+def _rank(said: Declaration) -> tuple[bool, bool, bool]:
     """Return the sort key of a declaration: those that leave a limit open, then start sizes, then others in effect."""
-    lifts = one.undecided or (one.effective and one.kind in LIMITS and one.value is None)
-    return (not lifts, not one.effective, one.kind is not Kind.START)
+    lifts = said.undecided or (said.effective and said.kind in LIMITS and said.value is None)
+    return (not lifts, not said.effective, said.kind is not Kind.START)
 
 
 def _fitting(items: Sequence[msgspec.Struct], places: Sequence[int], room: int) -> list[int]:

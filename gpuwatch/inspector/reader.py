@@ -321,12 +321,12 @@ def _read_cgroup(pid: int, proc: Path) -> str:
         raw = procfs.read_file(pid, "cgroup", proc)
     except OSError:  # a kernel without cgroups; an ended process shows elsewhere
         return ""
-    found: dict[str, str] = {}
+    by_controller: dict[str, str] = {}
     for line in files.decode_environ(raw).splitlines():
         _, _, named = line.partition(":")
         controllers, _, path = named.partition(":")
-        found |= dict.fromkeys(controllers.split(","), path)
-    paths = [found.get(name, "") for name in ("", "memory", "devices", "name=systemd")]
+        by_controller |= dict.fromkeys(controllers.split(","), path)
+    paths = [by_controller.get(name, "") for name in ("", "memory", "devices", "name=systemd")]
     telling = (path for path in paths if cgroups.has_owner(path))
     return next(telling, "") or (paths[0] if len(paths[0]) > 1 else max(paths[:3], key=len))
 
@@ -336,8 +336,8 @@ def _read_ancestors(pid: int, uid: int, proc: Path, known: dict[int, Ancestor]) 
 
     PID 1 is included: in a container it may be the program itself.
     """
-    found: list[RelatedProcess] = []
-    while pid > 0 and len(found) < _MOST_ANCESTORS:
+    ancestors: list[RelatedProcess] = []
+    while pid > 0 and len(ancestors) < _MOST_ANCESTORS:
         try:
             if pid not in known:
                 stat, owner = procfs.read_stat(pid, proc), read_owner(pid, proc)
@@ -347,9 +347,9 @@ def _read_ancestors(pid: int, uid: int, proc: Path, known: dict[int, Ancestor]) 
             break
         if one.uid != uid:
             break
-        found.append(one.process)
+        ancestors.append(one.process)
         pid = one.process.parent
-    return tuple(found)
+    return tuple(ancestors)
 
 
 def _related(pid: int, stat: procfs.Stat, block: bytes | Unread, proc: Path) -> RelatedProcess:
@@ -370,19 +370,19 @@ def _read_children(pid: int, uid: int, block: bytes | Unread, proc: Path) -> lis
 
     A child that has only forked shows the same bytes as its parent.
     """
-    found: list[RelatedProcess] = []
+    children: list[RelatedProcess] = []
     for child in procfs.find_children(pid, proc)[:_MOST_LOOKED_AT]:
-        if len(found) == _MOST_CHILDREN:
+        if len(children) == _MOST_CHILDREN:
             break
         try:
             stat = procfs.read_stat(child, proc)
             theirs = _read_environ(child, proc, stat)
             if theirs == block or isinstance(_variables(theirs), Unread) or read_owner(child, proc).uid != uid:
                 continue
-            found.append(_related(child, stat, theirs, proc))
+            children.append(_related(child, stat, theirs, proc))
         except (OSError, ValueError):  # it has ended
             continue
-    return found
+    return children
 
 
 # -- the source that it runs ---------------------------------------------------------------------------------------
@@ -476,7 +476,7 @@ def _find_modules(process: Path, main: _Main, variables: Mapping[str, str] | Unr
 
     The text is the first module that has a word of a share, and so may change what else declares; empty for none.
     """
-    found: dict[str, None] = {}
+    unread: dict[str, None] = {}
     telling = ""
     here: set[str] = set()
     tried = {main.path}
@@ -490,12 +490,12 @@ def _find_modules(process: Path, main: _Main, variables: Mapping[str, str] | Unr
         if folder != main.folder and (not root or root in frameworks.PACKAGES):
             continue
         for paths in _module_paths(name, folder, main.own):
-            if len(tried) > _MOST_TRIED or len(found) == _MOST_MODULES:
-                return [*found], telling
+            if len(tried) > _MOST_TRIED or len(unread) == _MOST_MODULES:
+                return [*unread], telling
             for path in paths if tried.isdisjoint(paths) else ():
                 code = _code(process, path, main)
                 if code:
-                    found[format_path(path)] = None
+                    unread[format_path(path)] = None
                 if code and not telling and _SHARE_WORDS.search(code):
                     telling = format_path(path)
                 if code is not None:
@@ -506,8 +506,8 @@ def _find_modules(process: Path, main: _Main, variables: Mapping[str, str] | Unr
     for root, starts in ((name.partition(".")[0], starts) for name, starts in foreign.items()):
         known = root in sys.stdlib_module_names or (root in frameworks.PACKAGES and not starts)
         if root and root not in here and not known:
-            found[format_path(root)] = None
-    return [*found][:_MOST_MODULES], telling
+            unread[format_path(root)] = None
+    return [*unread][:_MOST_MODULES], telling
 
 
 def _module_paths(name: str, folder: str, own: str) -> Iterator[tuple[str, str]]:
@@ -555,7 +555,7 @@ def _module_files(name: str) -> list[str]:
 
 def _read_configs(target: _Target) -> dict[int, FrameworkConfig]:
     """Return the configuration files of the servers among a process and its ancestors, by PID."""
-    found = {}
+    configs = {}
     for place, process in enumerate(target.line):
         path = flags.config_file(process.argv)
         if path is None:
@@ -564,12 +564,12 @@ def _read_configs(target: _Target) -> dict[int, FrameworkConfig]:
         try:
             file, _ = target.find_file(place, path, LARGEST_CONFIG)
         except OSError as error:
-            found[process.pid] = FrameworkConfig(path=shown, text=reason(error))
+            configs[process.pid] = FrameworkConfig(path=shown, text=reason(error))
             continue
         edited = target.was_edited(place, file)
         text = edited if isinstance(edited, Unread) else file.data.decode("utf-8", "replace")
-        found[process.pid] = FrameworkConfig(path=shown, text=text, edited=edited is True, likely=file.likely)
-    return found
+        configs[process.pid] = FrameworkConfig(path=shown, text=text, edited=edited is True, likely=file.likely)
+    return configs
 
 
 # -- Theano --------------------------------------------------------------------------------------------------------
@@ -593,7 +593,7 @@ def _read_rc(target: _Target) -> list[FrameworkConfig]:
     environ = target.line[0].environ
     known: Mapping[str, str] = {} if isinstance(environ, Unread) else environ
     home = known.get("HOME") or read_account(target.owner.uid)[1]
-    found = []
+    configs = []
     for path in known.get("THEANORC", "~/.theanorc").split(":"):
         full = home + path[1:] if path == "~" or path.startswith("~/") else path
         try:
@@ -601,5 +601,5 @@ def _read_rc(target: _Target) -> list[FrameworkConfig]:
         except OSError:  # most have none; ConfigParser.read passes over one that cannot be opened, too
             continue
         shown = f"~{full.removeprefix(home)}" if home and full.startswith(f"{home}/") else full
-        found.append(FrameworkConfig(path=format_path(shown), text=file.data.decode("utf-8", "replace")))
-    return found
+        configs.append(FrameworkConfig(path=format_path(shown), text=file.data.decode("utf-8", "replace")))
+    return configs

@@ -65,7 +65,7 @@ class Sockets:
 
     def inodes(self, pids: Iterable[int], most: int = MOST_FILES) -> set[int]:
         """Return the inodes of all sockets that processes have open, except processes that we may not read."""
-        found: set[int] = set()
+        inodes: set[int] = set()
         for pid in pids:
             if pid not in self._inodes:
                 theirs: set[int] = set()
@@ -73,14 +73,14 @@ class Sockets:
                     with os.scandir(f"{self._proc}/{pid}/fd") as links:
                         for link in links:
                             if most <= 0:
-                                return found | theirs
+                                return inodes | theirs
                             most -= 1
                             theirs.update(map(int, _INODE.findall(_target(link.path))))
                 except OSError:  # another user's, or ended
                     theirs = set()
                 self._inodes[pid] = frozenset(theirs)
-            found |= self._inodes[pid]
-        return found
+            inodes |= self._inodes[pid]
+        return inodes
 
     def listening(self, pid: int) -> dict[int, int]:
         """Return the port of each TCP socket that listens in a process's network namespace, by the socket's inode."""
@@ -108,13 +108,13 @@ class Sockets:
     def _of(self, pid: int) -> tuple[_Connection, ...]:
         namespace = _target(f"{self._proc}/{pid}/ns/net") or str(pid)
         if namespace not in self._connections:
-            found: list[_Connection] = []
+            connections: list[_Connection] = []
             for name in ("tcp", "tcp6"):
                 try:
-                    found += parse_connections(procfs.read_file(pid, f"net/{name}", self._proc, LARGEST))
+                    connections += parse_connections(procfs.read_file(pid, f"net/{name}", self._proc, LARGEST))
                 except OSError:  # a kernel without it, or the process has ended
                     continue
-            self._connections[namespace] = tuple(found)
+            self._connections[namespace] = tuple(connections)
         return self._connections[namespace]
 
 

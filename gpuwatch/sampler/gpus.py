@@ -201,6 +201,6 @@ class SampledGpus:
                 return ""
 
 
-def _names(gpus: Collection[int | str], one: Place | Gpu) -> bool:
+def _names(gpus: Collection[int | str], gpu: Place | Gpu) -> bool:
     """Return whether `gpus` names this GPU: by its UUID, or by its index where the UUID is unknown."""
-    return (one.uuid or one.index) in gpus
+    return (gpu.uuid or gpu.index) in gpus

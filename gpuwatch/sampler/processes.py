@@ -135,11 +135,11 @@ def merge(lists: Mapping[str, Sequence[Entry]]) -> list[Holding]:
     A process in several lists becomes one holding, with all its kinds and the largest memory: the lists count the same
     memory, some of them only a part.
     """
-    found: defaultdict[tuple[int, int, int], dict[str, int]] = defaultdict(dict)
+    merged: defaultdict[tuple[int, int, int], dict[str, int]] = defaultdict(dict)
     for kind, entries in lists.items():
         for entry in entries:
             memory = -1 if entry.memory == NOT_AVAILABLE else entry.memory
-            found[entry.pid, entry.gpu_instance, entry.compute_instance][kind] = memory
+            merged[entry.pid, entry.gpu_instance, entry.compute_instance][kind] = memory
     return [
         Holding(
             pid=pid,
@@ -148,7 +148,7 @@ def merge(lists: Mapping[str, Sequence[Entry]]) -> list[Holding]:
             gpu_instance=None if gpu_instance == NO_INSTANCE else gpu_instance,
             compute_instance=None if compute_instance == NO_INSTANCE else compute_instance,
         )
-        for (pid, gpu_instance, compute_instance), memory in found.items()
+        for (pid, gpu_instance, compute_instance), memory in merged.items()
     ]
 
 
@@ -194,7 +194,7 @@ class UtilizationWindow(msgspec.Struct):
 
     def add(self, samples: Iterable[Sample], since: int, pids: frozenset[int], now: int) -> None:
         """Add the valid samples of an answer: from `since` on, of the processes `pids`."""
-        found: defaultdict[int, list[Sample]] = defaultdict(list)
+        by_pid: defaultdict[int, list[Sample]] = defaultdict(list)
         garbled = set()
         for sample in samples:
             if sample.pid not in pids or sample.time <= since:
@@ -202,14 +202,14 @@ class UtilizationWindow(msgspec.Struct):
             if max(sample[2:]) > 100 or sample.time > now + _AHEAD:
                 garbled.add(sample.pid)
             else:
-                found[sample.pid].append(sample)
-        single = all(len(of) == 1 for of in found.values())
-        periods = 1 if single else len({sample.time for of in found.values() for sample in of})
+                by_pid[sample.pid].append(sample)
+        single = all(len(of) == 1 for of in by_pid.values())
+        periods = 1 if single else len({sample.time for of in by_pid.values() for sample in of})
         self.used = {
             pid: tuple(sum(column) / periods for column in zip(*(sample[2:] for sample in of), strict=True))
-            for pid, of in found.items()
+            for pid, of in by_pid.items()
         }
-        self.garbled = frozenset(garbled - found.keys())
+        self.garbled = frozenset(garbled - by_pid.keys())
 
     def of(self, pid: int) -> tuple[Reading, ...]:
         """Return a process's (sm, memory, encoder, decoder); all 0 for a process that ran nothing."""
