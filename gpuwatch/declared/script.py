@@ -161,28 +161,28 @@ class _Walk:
     def result(self) -> ScriptContents:
         """Return everything that the walk has found, in the order of the source."""
         current = self._find_current()
-        found: list[tuple[ast.AST, Item]] = []
+        read: list[tuple[ast.AST, Item]] = []
         counted: dict[ast.AST, bool] = {}  # whether a place runs once, for sure
         begun: set[str] = set()  # functions that have made a session of TensorFlow for sure
-        for one in sorted(self._places, key=lambda one: (one.site.node.lineno, one.site.node.col_offset)):
-            run = self._find_run(one.function)
+        for place in sorted(self._places, key=lambda place: (place.site.node.lineno, place.site.node.col_offset)):
+            run = self._find_run(place.function)
             if run is None:
                 continue
-            when = one.when or run.when
-            counted[one.site.node] = when is None and run.once and not one.again
-            site = one.site._replace(condition=self._source.describe(when), current=one.site.current or current)
-            if one.read is patterns.tensorflow_session:
-                if not begun.isdisjoint(("", one.function)):  # a session before it has decided
+            when = place.when or run.when
+            counted[place.site.node] = when is None and run.once and not place.again
+            site = place.site._replace(condition=self._source.describe(when), current=place.site.current or current)
+            if place.read is patterns.tensorflow_session:
+                if not begun.isdisjoint(("", place.function)):  # a session before it has decided
                     continue
-                begun |= {one.function} if when is None else set()
-            found += [(one.site.node, item) for item in one.read(site, *one.arguments)]
-        items = _add_up(found, counted)
+                begun |= {place.function} if when is None else set()
+            read += [(place.site.node, item) for item in place.read(site, *place.arguments)]
+        items = _add_up(read, counted)
         settings = [one for one in items if isinstance(one, tuple) and not isinstance(one, MadeObject)]
-        for place, (variable, setting) in enumerate(settings):
+        for number, (variable, setting) in enumerate(settings):
             first = self._used.get(_READ_ONCE.get(variable.partition("_")[0], ""), setting.line)
             if first < setting.line and not setting.condition:
                 late = f"unless the framework has started by line {first}"
-                settings[place] = variable, replace(setting, confidence=Confidence.POSSIBLE, condition=late)
+                settings[number] = variable, replace(setting, confidence=Confidence.POSSIBLE, condition=late)
         candidates = [one for one in items if isinstance(one, Candidate)]
         selections = [one for one in items if isinstance(one, Selection)]
         hints = [one for one in items if isinstance(one, Hint)]
@@ -366,23 +366,23 @@ class _Walk:
             case ast.Assign(targets=[ast.Name(id=alias)], value=value) if self._symbols.constant(alias) is value:
                 known = value
         while waiting:
-            one, when, self._function, self._again = waiting.pop()
-            if isinstance(one, ast.Call):
-                called.add(one.func)
-                self._call(one, when)
-            elif isinstance(one, ast.Dict):
-                self._add(one, when, patterns.options, one)
-            if isinstance(one, ast.Name | ast.Attribute):
-                name = self._symbols.called_function(one, self._class)
+            part, when, self._function, self._again = waiting.pop()
+            if isinstance(part, ast.Call):
+                called.add(part.func)
+                self._call(part, when)
+            elif isinstance(part, ast.Dict):
+                self._add(part, when, patterns.options, part)
+            if isinstance(part, ast.Name | ast.Attribute):
+                name = self._symbols.called_function(part, self._class)
                 if (name in self._symbols.functions or "." in name) and len(self._mentions[name]) < _MENTIONS:
-                    sure = one in called and not self._symbols.is_ambiguous(name)
+                    sure = part in called and not self._symbols.is_ambiguous(name)
                     self._mentions[name].append(_Mention(when, self._function, sure, self._again))
-                named = self._symbols.path(one).rpartition(".")[2] if isinstance(one.ctx, ast.Load) else ""
-                if one not in called and one is not known and named in patterns.PASSED:
-                    self._add(one, when, patterns.PASSED[named], one)
-            again = self._again or isinstance(one, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp)
-            function = _LAMBDA if isinstance(one, ast.Lambda) else self._function
-            waiting += [(part, under, function, again) for part, under in reversed(self._parts(one, when))]
+                named = self._symbols.path(part).rpartition(".")[2] if isinstance(part.ctx, ast.Load) else ""
+                if part not in called and part is not known and named in patterns.PASSED:
+                    self._add(part, when, patterns.PASSED[named], part)
+            again = self._again or isinstance(part, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp)
+            function = _LAMBDA if isinstance(part, ast.Lambda) else self._function
+            waiting += [(child, under, function, again) for child, under in reversed(self._parts(part, when))]
         self._function, self._again = outside
 
     def _parts(self, node: ast.AST, when: _When) -> list[tuple[ast.AST, _When]]:
@@ -438,26 +438,26 @@ class _Walk:
             self._places.append(_Place(site, when, self._function, self._again, read, arguments))
 
 
-def _add_up(found: Sequence[tuple[ast.AST, Item]], counted: Mapping[ast.AST, bool]) -> list[Item]:
-    """Return what was found, the limits of objects marked to be added up; POSSIBLE where their number is not known.
+def _add_up(read: Sequence[tuple[ast.AST, Item]], counted: Mapping[ast.AST, bool]) -> list[Item]:
+    """Return what was read, the limits of objects marked to be added up; POSSIBLE where their number is not known.
 
     An object that was deleted counts too: a limit that is too large accuses nobody.
     """
-    made = [item for _, item in found if isinstance(item, MadeObject)]
+    made = [item for _, item in read if isinstance(item, MadeObject)]
     parts = {part for one in made for part in one.parts}
-    plain = [(node, item.candidate if isinstance(item, MadeObject) else item) for node, item in found]
-    caps = [one for _, one in plain if isinstance(one, Candidate) and one.kind is Kind.CAP]
+    plain = [item.candidate if isinstance(item, MadeObject) else item for _, item in read]
+    caps = [one for one in plain if isinstance(one, Candidate) and one.kind is Kind.CAP]
     limited = {one.framework for one in caps if not (one.lifts or one.void)}
     objects = {one.candidate.framework for one in made}
     items: list[Item] = []
-    for (node, one), (_, item) in zip(plain, found, strict=True):
+    for (node, item), shown in zip(read, plain, strict=True):
         if node in parts or (isinstance(item, MadeObject) and item.candidate.framework not in limited):
             continue
         if isinstance(item, MadeObject) and not all(counted.get(part, True) for part in (node, *item.parts)):
             fields = {"condition": item.candidate.condition or _MANY, "confidence": Confidence.POSSIBLE}
-            one = replace(item.candidate, dynamic=not item.candidate.lifts, **fields)
-        elif isinstance(one, Candidate) and one.kind is Kind.CAP and one.framework in objects:
-            adds = "" if one.lifts or one.condition or one.void else f"{OBJECTS} of {one.framework}, GPU {one.device}"
-            one = replace(one, adds=adds)
-        items.append(one)
+            shown = replace(item.candidate, dynamic=not item.candidate.lifts, **fields)
+        elif isinstance(shown, Candidate) and shown.kind is Kind.CAP and shown.framework in objects:
+            alone = shown.lifts or shown.condition or shown.void
+            shown = replace(shown, adds="" if alone else f"{OBJECTS} of {shown.framework}, GPU {shown.device}")
+        items.append(shown)
     return items

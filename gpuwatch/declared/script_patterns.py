@@ -441,29 +441,30 @@ def _arena(site: Site, entries: Mapping[str, ast.expr]) -> list[Candidate]:
 def _session(site: Site, call: ast.Call) -> Items:
     """Read `InferenceSession(model, providers=[("CUDAExecutionProvider", options)])`; each has an arena of its own."""
     given, beside = site.argument(call, 2, "providers"), site.argument(call, 3, "provider_options")
-    several = site.follow(given) if given is not None else call
-    others = site.follow(beside) if beside is not None else call
-    found: ast.expr | None = call  # its options: None for none, the call itself where they are not known
-    if given is None or site.path(several).endswith("get_available_providers()"):
-        found = call if beside is not None or site.is_open(call) else None
-    elif isinstance(several, ast.List | ast.Tuple):
-        for place, one in enumerate(map(site.follow, several.elts)):
-            name, chosen = one.elts if isinstance(one, ast.List | ast.Tuple) and len(one.elts) == 2 else (one, None)
+    providers = site.follow(given) if given is not None else call
+    lists = site.follow(beside) if beside is not None else call
+    chosen: ast.expr | None = call  # CUDA's options: None for none, the call itself where they are not known
+    if given is None or site.path(providers).endswith("get_available_providers()"):
+        chosen = call if beside is not None or site.is_open(call) else None
+    elif isinstance(providers, ast.List | ast.Tuple):
+        for place, provider in enumerate(map(site.follow, providers.elts)):
+            pair = provider.elts if isinstance(provider, ast.List | ast.Tuple) and len(provider.elts) == 2 else None
+            name, options = pair or (provider, None)
             if site.value(name) == "TensorrtExecutionProvider":
                 return  # TensorRT takes memory of its own, which these options do not limit
-            if beside is not None and chosen is None and isinstance(others, ast.List | ast.Tuple):
-                chosen = dict(enumerate(others.elts)).get(place)
+            if beside is not None and options is None and isinstance(lists, ast.List | ast.Tuple):
+                options = dict(enumerate(lists.elts)).get(place)
             if site.value(name) == "CUDAExecutionProvider":
-                found = None if chosen is None and others is call else site.follow(chosen or others)
+                chosen = None if options is None and lists is call else site.follow(options or lists)
                 break
         else:
-            if UNKNOWN not in map(site.value, several.elts):
+            if UNKNOWN not in map(site.value, providers.elts):
                 return  # it has no arena on a GPU
-    if found is not None and not site.is_known(found):
+    if chosen is not None and not site.is_known(chosen):
         yield MadeObject(site.candidate(SOME, "gpu_mem_limit", "onnxruntime", Kind.CAP, dynamic=True))
         return
-    options = {} if found is None else site.entries(found)
-    yield from _made(iter(_arena(site, options)), _arena(site, {})[0], () if found is None else (found,))
+    entries = {} if chosen is None else site.entries(chosen)
+    yield from _made(iter(_arena(site, entries)), _arena(site, {})[0], () if chosen is None else (chosen,))
 
 
 def _jax_update(site: Site, call: ast.Call) -> Items:
