@@ -50,8 +50,8 @@ _OURS = ("gpuwatch.sampler", "gpuwatch/sampler/__main__.py", "gpuwatch.inspector
 """Parts of the command lines of gpuwatch's own processes: a module, or the path of its file."""
 
 
-class Open(NamedTuple):
-    """The GPU device files that one process has open."""
+class OpenGpuFiles(NamedTuple):
+    """Device files of GPUs that one process has open."""
 
     pid: int
     start: int
@@ -88,7 +88,7 @@ class OpenFileSearch:
         wall: Callable[[], float] = time.time,
     ) -> None:
         """`uid` is our effective uid by default; root may read all processes."""
-        self.found: tuple[Open, ...] = ()
+        self.found: tuple[OpenGpuFiles, ...] = ()
         """Result of the last finished search; of a single snapshot whose search was cut short, the part so far."""
         self.ended_at = 0.0
         """Wall-clock time at which that search ended; 0 for not yet."""
@@ -107,7 +107,7 @@ class OpenFileSearch:
         self._wall = wall
         self._search: Iterator[None] | None = None
         self._due = clock()
-        self._open: dict[int, Open] = {}
+        self._open: dict[int, OpenGpuFiles] = {}
         self._unseen = self._reached = self._existing = 0
         self._servers: list[int] = []
 
@@ -175,12 +175,12 @@ class OpenFileSearch:
         except OSError:  # it has ended: whose it was does not matter, and reading finds nothing
             return True
 
-    def _read(self, pid: int) -> Open | None:
+    def _read(self, pid: int) -> OpenGpuFiles | None:
         """Return the device files that a process has open; None for none, or for a process that has ended."""
         try:
             names = list(islice(procfs.read_open_files(pid, self._proc), MOST_FILES))
             found = parse_device_files(names)
-            return found and Open(pid, procfs.read_stat(pid, self._proc).start_ticks, *found)
+            return found and OpenGpuFiles(pid, procfs.read_stat(pid, self._proc).start_ticks, *found)
         except procfs.GONE:
             return None
         except (OSError, ValueError):  # it has set its uid, cannot be dumped, or cannot be read just now
@@ -203,9 +203,9 @@ class OpenFileSearch:
 # -- what is concluded from it -------------------------------------------------------------------------------------
 
 
-def candidates(found: Sequence[Open], listed: Collection[int]) -> list[Open]:
+def candidates(opened: Sequence[OpenGpuFiles], listed: Collection[int]) -> list[OpenGpuFiles]:
     """Return up to `MOST` processes that NVML does not list, those with a context first."""
-    rest = [one for one in found if one.pid not in listed]
+    rest = [one for one in opened if one.pid not in listed]
     return sorted(rest, key=lambda one: (not one.cuda_context, one.pid))[:MOST]
 
 
@@ -214,17 +214,19 @@ def is_held(gpu: Gpu) -> bool:
     return bool(gpu.holdings) or not known(gpu.unattributed) or gpu.unattributed >= _NOTHING
 
 
-def find_unlisted(found: Sequence[Open], processes: Mapping[int, Process], gpus: Sequence[Gpu]) -> tuple[Unlisted, ...]:
+def find_unlisted(
+    opened: Sequence[OpenGpuFiles], processes: Mapping[int, Process], gpus: Sequence[Gpu]
+) -> tuple[Unlisted, ...]:
     """Return the processes that have device files of the `gpus` open and that NVML certainly does not list.
 
-    To be called only where NVML lists the PIDs that we see: else a missing PID proves nothing. `processes` are the
-    `found` and the listed processes as they are now. A process is left out where it has a GPU open whose list cannot be
+    To be called only where NVML lists the PIDs that we see: else a missing PID proves nothing. `processes` are those of
+    `opened` and the listed ones as they are now. A process is left out where it has a GPU open whose list cannot be
     trusted, or that is not watched: it may be listed there. Under WSL nobody knows which GPUs are open.
     """
     listed = {of.pid for gpu in gpus for of in gpu.holdings}
     trusted = {int(gpu.minor): gpu.uuid for gpu in gpus if known(gpu.minor) and gpu.sampled > 0 and gpu.is_listed}
     unlisted = []
-    for one in candidates(found, listed):
+    for one in candidates(opened, listed):
         process = processes.get(one.pid)
         if process is not None and one.minors and one.minors <= trusted.keys() and _counts(one, process):
             uuids = tuple(trusted[minor] for minor in sorted(one.minors))
@@ -232,8 +234,8 @@ def find_unlisted(found: Sequence[Open], processes: Mapping[int, Process], gpus:
     return tuple(sorted(unlisted, key=lambda one: one.process.pid))
 
 
-def find_openers(found: Sequence[Open], processes: Mapping[int, Process], gpu: Gpu) -> tuple[int, ...]:
-    """Return the PIDs of those `found` that have this GPU's file open without being in its list.
+def find_openers(opened: Sequence[OpenGpuFiles], processes: Mapping[int, Process], gpu: Gpu) -> tuple[int, ...]:
+    """Return the PIDs of those `opened` that have this GPU's file open without being in its list.
 
     A CUDA program opens the files of all GPUs that it can see, and is listed only where it has a context. Programs
     that only call the driver are left out; a process that has not been read yet counts.
@@ -241,7 +243,7 @@ def find_openers(found: Sequence[Open], processes: Mapping[int, Process], gpu: G
     listed = {of.pid for of in gpu.holdings}
     pids = (
         one.pid
-        for one in found
+        for one in opened
         if (gpu.minor in one.minors or one.shared)
         and one.pid not in listed
         and (one.pid not in processes or _counts(one, processes[one.pid]))
@@ -249,15 +251,15 @@ def find_openers(found: Sequence[Open], processes: Mapping[int, Process], gpu: G
     return tuple(islice(pids, _OPENERS))
 
 
-def _counts(one: Open, process: Process) -> bool:
+def _counts(opened: OpenGpuFiles, process: Process) -> bool:
     """Return whether a process is the one that was found, still runs, and does more than call the driver.
 
     Left out are gpuwatch's own processes, and monitors without a context: they compute nothing.
     """
     there = process.presence in (Presence.SEEN, Presence.UNREADABLE) and not process.has_ended
     words = process.command.split()[:8]
-    if process.start != one.start or not there:
+    if process.start != opened.start or not there:
         return False
     is_own = any(word.endswith(_OURS) for word in words)
     names = {process.name, *(word.rpartition("/")[2] for word in words[:2])}
-    return one.cuda_context or not (is_own or any(map(is_monitor, names)))
+    return opened.cuda_context or not (is_own or any(map(is_monitor, names)))

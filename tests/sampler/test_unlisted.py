@@ -22,8 +22,8 @@ from gpuwatch.sampler.unlisted import (
     MOST,
     PAUSE,
     STEP,
-    Open,
     OpenFileSearch,
+    OpenGpuFiles,
     candidates,
     find_openers,
     find_unlisted,
@@ -49,7 +49,7 @@ def whole(**seams: Any) -> OpenFileSearch:
     return looked
 
 
-def of(looked: OpenFileSearch, pid: int) -> Open | None:
+def of(looked: OpenFileSearch, pid: int) -> OpenGpuFiles | None:
     """Return what was found of one process."""
     return next((one for one in looked.found if one.pid == pid), None)
 
@@ -87,7 +87,7 @@ def test_no_name_is_too_odd(names: list[str]) -> None:
 def test_a_program_and_the_worker_that_it_forked() -> None:
     with GpuHolder(devices=CUDA, children=1) as held:
         looked = whole()
-    assert of(looked, held.pid) == Open(held.pid, held.start_ticks, frozenset({0, 3}), cuda_context=True)
+    assert of(looked, held.pid) == OpenGpuFiles(held.pid, held.start_ticks, frozenset({0, 3}), cuda_context=True)
     worker = of(looked, held.children[0])
     assert worker is not None
     assert worker.minors == {0, 3}
@@ -209,7 +209,7 @@ def test_what_is_open_later_is_found_and_what_was_closed_is_dropped(tree: Tree) 
     assert [one.pid for one in looked.found] == [100]
     clock.now += 1
     looked.step(1.0)
-    assert looked.found == (Open(101, 1010, frozenset({1})),)
+    assert looked.found == (OpenGpuFiles(101, 1010, frozenset({1})),)
 
 
 def test_a_single_walk_is_cut_short(tree: Tree) -> None:
@@ -261,7 +261,7 @@ def test_a_program_whose_first_thread_has_ended(tree: Tree) -> None:
             (folder / "3").symlink_to(file)
     tree.add(200, state="Z")
     (tree.root / "200/task").mkdir()
-    assert whole(proc=tree.root, uid=os.getuid()).found == (Open(100, 1000, frozenset({0})),)
+    assert whole(proc=tree.root, uid=os.getuid()).found == (OpenGpuFiles(100, 1000, frozenset({0})),)
 
 
 def test_no_proc_at_all(tmp_path: Path) -> None:
@@ -277,8 +277,8 @@ def person(pid: int, **changes: Any) -> Process:
     return builders.process(pid, **{"start": pid * 10, "ppid": 1, **changes})
 
 
-def cuda(pid: int, *minors: int, **changes: Any) -> Open:
-    return Open(pid, **{"start": pid * 10, "minors": frozenset(minors), "cuda_context": True, **changes})
+def cuda(pid: int, *minors: int, **changes: Any) -> OpenGpuFiles:
+    return OpenGpuFiles(pid, **{"start": pid * 10, "minors": frozenset(minors), "cuda_context": True, **changes})
 
 
 def two(**changes: Any) -> list[Gpu]:
@@ -289,7 +289,9 @@ def two(**changes: Any) -> list[Gpu]:
     ]
 
 
-def told(found: Iterable[Open], people: Iterable[Process], gpus: list[Gpu] | None = None) -> tuple[Unlisted, ...]:
+def told(
+    found: Iterable[OpenGpuFiles], people: Iterable[Process], gpus: list[Gpu] | None = None
+) -> tuple[Unlisted, ...]:
     return find_unlisted([*found], {one.pid: one for one in people}, two() if gpus is None else gpus)
 
 
@@ -370,7 +372,7 @@ def test_a_gpu_that_is_not_asked_may_list_it() -> None:
 
 def test_who_has_a_gpu_open_that_does_not_list_it() -> None:
     first, _ = two()
-    found = [cuda(70, 1), cuda(71, 0, 1), cuda(5, 0), cuda(6, 1), cuda(8, 1), Open(9, 90, shared=True)]
+    found = [cuda(70, 1), cuda(71, 0, 1), cuda(5, 0), cuda(6, 1), cuda(8, 1), OpenGpuFiles(9, 90, shared=True)]
     ended = person(6, state="zombie")
     assert find_openers(found, {6: ended, 71: person(71)}, first) == (71, 8, 9)
 
