@@ -131,7 +131,7 @@ class Evaluation(msgspec.Struct):
         """Say that it is not in effect, and why."""
         self.applies, self.why = False, why
 
-    def leave_undecided(self, why: str, targets: Iterable[visible_devices.Target]) -> None:
+    def leave_undecided(self, why: str, targets: Iterable[visible_devices.TargetGpu]) -> None:
         """Remove its limits; on each GPU that it may concern it still replaces other candidates."""
         self.why, self.limits, self.undecided = self.why or why, {}, True
         self.lifted = frozenset(target.gpu for target in targets)
@@ -489,7 +489,7 @@ def _locate(evaluation: Evaluation, selected: visible_devices.DeviceSet, gpus: S
             evaluation.leave_undecided("it is more than the GPU has that it was guessed to mean", perhaps)
 
 
-def _bytes_by_gpu(candidate: Candidate, targets: Iterable[visible_devices.Target]) -> dict[str, int]:
+def _bytes_by_gpu(candidate: Candidate, targets: Iterable[visible_devices.TargetGpu]) -> dict[str, int]:
     """Return the bytes of a candidate on each GPU that it concerns; several MIG instances of one GPU add up."""
     if candidate.value is None or candidate.lifts:
         return {}

@@ -260,7 +260,7 @@ class DeviceSet(NamedTuple):
     """Why they are not known; empty where they are."""
 
 
-class Target(NamedTuple):
+class TargetGpu(NamedTuple):
     """GPU or MIG instance that a candidate concerns."""
 
     gpu: str
@@ -523,14 +523,14 @@ def _narrow(seen: Visible, selections: Sequence[Selection], frameworks: Collecti
 # What a candidate is about
 
 
-def targets(device: int | str | None, visible: Visible | None, gpus: Sequence[GpuFacts]) -> tuple[Target, ...]:
+def targets(device: int | str | None, visible: Visible | None, gpus: Sequence[GpuFacts]) -> tuple[TargetGpu, ...]:
     """Return the GPUs that a candidate about `device` (`facts.Candidate.device`) concerns; never raises.
 
     None means every visible GPU; where these are not known, or only guessed, every GPU, since a limit for each GPU
     holds for the right one too. A number counts the visible GPUs; a text is a UUID or the unique start of one.
     """
-    everything = [(gpu.uuid, Target(gpu.uuid, gpu.total)) for gpu in gpus]
-    parts = [(part.uuid, Target(gpu.uuid, part.total)) for gpu in gpus for part in gpu.slices]
+    everything = [(gpu.uuid, TargetGpu(gpu.uuid, gpu.total)) for gpu in gpus]
+    parts = [(part.uuid, TargetGpu(gpu.uuid, part.total)) for gpu in gpus for part in gpu.slices]
     if isinstance(device, str):
         named = [target for uuid, target in everything + parts if device and uuid.startswith(device)]
         return tuple(named) if len(named) == 1 else ()

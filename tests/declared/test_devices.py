@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gpuwatch.declared.facts import Facts, GpuFacts, RelatedProcess, Selection, Setting, Unread
-from gpuwatch.declared.visible_devices import DeviceSet, Target, container, device_set, targets
+from gpuwatch.declared.visible_devices import DeviceSet, TargetGpu, container, device_set, targets
 from gpuwatch.model.snapshot import Order, Visible
 from tests.declared.cards import MIXED, A, B, D, card, part
 from tests.declared.tables import Case, cases
@@ -177,8 +177,8 @@ def test_a_choice_at_run_time_leaves_the_set_and_is_said() -> None:
     assert odd.visible.note == "its script chooses among them at run time"
 
 
-def all_of(cards: Sequence[GpuFacts]) -> tuple[Target, ...]:
-    return tuple(Target(one.uuid, one.total) for one in cards)
+def all_of(cards: Sequence[GpuFacts]) -> tuple[TargetGpu, ...]:
+    return tuple(TargetGpu(one.uuid, one.total) for one in cards)
 
 
 def visible(*gpus: str, order: Order = Order.EXACT) -> Visible:
@@ -217,17 +217,17 @@ def test_which_gpus_a_candidate_concerns(device: int | str | None, seen: Visible
 
 
 def test_a_mig_instance_is_a_part_of_its_gpu_with_its_own_size() -> None:
-    half = Target("GPU-aaaa0001", 10 * GIB)
+    half = TargetGpu("GPU-aaaa0001", 10 * GIB)
     assert targets(None, visible("MIG-2222"), D) == (half,)
     assert targets(0, visible("MIG-2222"), D) == (half,)
     assert targets("MIG-2", None, D) == (half,)
     assert targets(None, visible("MIG-1111", "MIG-2222", order=Order.HEURISTIC), D) == (half, half)
-    assert targets(None, None, D) == (Target("GPU-aaaa0001", 11019 * MIB),)
+    assert targets(None, None, D) == (TargetGpu("GPU-aaaa0001", 11019 * MIB),)
 
 
 def test_a_size_that_is_not_known_stays_unknown() -> None:
     cards = [card(0, "GPU-a", total=None), card(1, "GPU-b", mig=True, slices=(part("MIG-1", 1),))]
-    assert targets(0, visible("GPU-a"), cards) == (Target("GPU-a", None),)
+    assert targets(0, visible("GPU-a"), cards) == (TargetGpu("GPU-a", None),)
 
 
 VALUES = st.none() | st.text(max_size=12) | st.sampled_from(["0", "1,0", "-1", "GPU-a", "all", "void", "0:1", "MIG-1"])
