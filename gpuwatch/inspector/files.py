@@ -59,7 +59,7 @@ _NO_OPENAT2 = frozenset({errno.ENOSYS, errno.EPERM})
 """Errors of an older kernel, or of a container's seccomp filter that does not know the call."""
 
 
-class Found(NamedTuple):
+class FileContent(NamedTuple):
     """Content of an ordinary file."""
 
     data: bytes
@@ -77,7 +77,7 @@ class _How(ctypes.Structure):
     _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
 
 
-def read_file(process: Path, path: str, limit: int) -> Found:
+def read_file(process: Path, path: str, limit: int) -> FileContent:
     """Read a file of up to `limit` bytes by its path in a process; `process` is that process's folder in /proc.
 
     A symbolic link is followed within the root of the process, so that it does not lead out of a container. Where that
@@ -100,7 +100,7 @@ def read_file(process: Path, path: str, limit: int) -> Found:
         data, facts = files.read_ordinary(place, limit)
     finally:
         os.close(place)
-    return Found(data, max(facts.st_mtime, facts.st_ctime), likely, (facts.st_dev, facts.st_ino))
+    return FileContent(data, max(facts.st_mtime, facts.st_ctime), likely, (facts.st_dev, facts.st_ino))
 
 
 def _open_inside(process: Path, root: int, path: str) -> int:

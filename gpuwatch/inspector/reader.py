@@ -105,12 +105,12 @@ class _Target(NamedTuple):
     owner: Owner
     scan: Scanner
 
-    def read_file(self, place: int, path: str, limit: int) -> files.Found:
+    def read_file(self, place: int, path: str, limit: int) -> files.FileContent:
         """Read a file by the path that a process of `line` has for it, with the owner's rights; raises OSError."""
         with acting_as(self.owner):
             return files.read_file(self.proc / str(self.line[place].pid), path, limit)
 
-    def find_file(self, place: int, path: str, limit: int) -> tuple[files.Found, str]:
+    def find_file(self, place: int, path: str, limit: int) -> tuple[files.FileContent, str]:
         """Read a file that a process of `line` has opened at its start, and return the folder of a relative path.
 
         The folder is empty where it is the working directory. A program may change that (`os.chdir`); the shell that
@@ -136,7 +136,7 @@ class _Target(NamedTuple):
             raise UnknownFolderError(errno.EAGAIN, "it may be another file: the working directory has changed")
         return found, ""
 
-    def was_edited(self, place: int, file: files.Found) -> bool | Unread:
+    def was_edited(self, place: int, file: files.FileContent) -> bool | Unread:
         """Return whether a file was changed after the program started that runs it; CHANGED for soon after.
 
         A fork runs its parent's source. A file that is written and run at once is older: its start is rounded down to
