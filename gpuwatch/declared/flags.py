@@ -35,8 +35,8 @@ _QUOTED = re.compile(r"""(?:"([^"\\]*)"|'((?:[^']|'')*)')[ \t]*(?:#.*)?""")
 def parse_flat_yaml(text: str) -> dict[str, tuple[int, str]]:
     """Return the line and the text of each top-level key of a YAML file; an empty text if not on that line.
 
-    Lists and blocks below a key are ignored. Raises ValueError, with the line, for a file that has
-    more than one document, aliases, tags, merge keys, or values that run over several lines.
+    Lists and blocks below a key are ignored. Raises ValueError, with the line, for a file that has more than one
+    document, aliases, tags, merge keys, or values that run over several lines.
     """
     found: dict[str, tuple[int, str]] = {}
     nested = False

@@ -189,8 +189,7 @@ def read_mounts(pid: int, cgroup: str, proc: Path) -> tuple[ContainerId | None, 
     """Return the container and the uid of the pod whose files are mounted for a process.
 
     Mounts are used where the cgroup does not name a container: inside a cgroup namespace the path is `/`, rootless
-    Docker may create no cgroups, and Enroot's containers stay in Slurm's cgroup.
-    Source: proc_pid_mountinfo(5).
+    Docker may create no cgroups, and Enroot's containers stay in Slurm's cgroup. Source: proc_pid_mountinfo(5).
     """
     container: ContainerId | None = None
     pod = ""

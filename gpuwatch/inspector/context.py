@@ -148,7 +148,7 @@ def find_unit(facts: Facts) -> tuple[str, bool]:
     """Return the systemd service, and whether it is of the user's own manager; ("", False) where there is none.
 
     Services below which people start programs do not count: sshd, cron, slurmd, a container's runtime, a terminal.
-    `model.is_service` tells whether the process is the unit's service or was only started below it.
+    `model.snapshot.is_service` tells whether the process is the unit's service or was only started below it.
     """
     found = cgroups.parse_unit(facts.cgroup)
     return (clean(found.name, LONGEST), found.user) if found else ("", False)

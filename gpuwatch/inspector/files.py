@@ -1,7 +1,7 @@
 """Reader of ordinary files by the paths that another process uses, and parser of environment blocks.
 
-A path in a command line may lead to a FIFO, a device, a folder, a huge file, or out of a container. Opening
-some devices has an effect: a watchdog restarts the machine, a tape rewinds. So the type is checked before the opening.
+A path in a command line may lead to a FIFO, a device, a folder, a huge file, or out of a container. Opening some
+devices has an effect: a watchdog restarts the machine, a tape rewinds. So the type is checked before the opening.
 """
 
 from __future__ import annotations

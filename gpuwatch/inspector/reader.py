@@ -164,8 +164,8 @@ def read(
     """Return the facts of a process; those that cannot be read are `Unread`.
 
     `user` is the name of its owner (default: from the user database). `ancestors` caches the ancestors of all
-    processes. Raises OSError (`procfs.GONE` for a process that has ended) or ValueError where
-    not even the owner can be read.
+    processes. Raises OSError (`procfs.GONE` for a process that has ended) or ValueError where not even the owner can be
+    read.
     """
     stat = procfs.read_stat(pid, proc)
     owner = read_owner(pid, proc)

@@ -2,9 +2,8 @@
 
 From NVIDIA's NVML reference (Event Handling Methods): events are recorded only after the registration; on Linux each
 XID is a separate event; a wait of 0 ms returns at once, with NVML_ERROR_TIMEOUT where there is no event; the wait fails
-where any GPU of the set cannot be reached any more; a registration that fails with
-NVML_ERROR_UNKNOWN leaves the set undefined, to be freed. On a GPU divided by MIG an unprivileged user receives only the
-events of the whole GPU.
+where any GPU of the set cannot be reached any more; a registration that fails with NVML_ERROR_UNKNOWN leaves the set
+undefined, to be freed. On a GPU divided by MIG an unprivileged user receives only the events of the whole GPU.
 """
 
 from __future__ import annotations
