@@ -6,8 +6,6 @@ say so.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +15,6 @@ import pytest
 from gpuwatch.declared.resolver import resolve
 from gpuwatch.inspector import reader
 from gpuwatch.model.snapshot import Declared, Knowledge
-from tests import CHECKOUT
 from tests.declared.founding import (
     KERAS_SESSION,
     TF1_FRACTION,
@@ -30,6 +27,7 @@ from tests.declared.founding import (
 )
 from tests.support.declared import A, limits, visible
 from tests.support.process import ME, ROOT, SOMEBODY_ELSE, sharing
+from tests.support.program import answers
 
 pytestmark = pytest.mark.slow  # real processes
 
@@ -85,10 +83,8 @@ EXAMPLES = {
 
 def read_as(uid: int, pid: int) -> Declared:
     """Read a process with the rights of a user, and resolve it."""
-    command = [sys.executable, "-c", READER, str(uid), str(pid)]
-    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr.decode()
-    return msgspec.json.decode(done.stdout, type=Declared)
+    (declared,) = answers(READER, uid, pid)
+    return msgspec.convert(declared, Declared)
 
 
 def check(example: Example, declared: Declared) -> None:

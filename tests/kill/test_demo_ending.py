@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +12,8 @@ from gpuwatch.model.snapshot import Snapshot
 from gpuwatch.sources.demo import DemoSource
 from tests import GPUWATCH
 from tests.support.demo import LEFTOVER_PID, RUN_PID, RUN_WORKER_PIDS, STRAY_PID, VIEWER_UID
-from tests.support.process import ROOT, unavailable
+from tests.support.process import unavailable
+from tests.support.program import PID_NAMESPACE, can_enter
 from tests.support.terminal import Terminal
 from tests.support.waiting import Clock
 
@@ -67,15 +67,10 @@ print("exit code", code, "alive", *alive)
 
 
 def test_real_processes_under_the_demos_pids_outlive_the_demo(own_home: Path) -> None:
-    namespace = ["unshare", "--fork", "--pid", "--mount-proc", *([] if ROOT else ["--user", "--map-root-user"])]
-    try:
-        probe = subprocess.run([*namespace, "true"], capture_output=True, timeout=60)
-    except OSError as error:
-        unavailable(f"unshare: {error}")
-    if probe.returncode:
-        unavailable(f"no PID namespace can be had: {probe.stderr!r}")
+    if not can_enter("true"):
+        unavailable("no PID namespace can be made here")
     meant = (STRAY_PID, LEFTOVER_PID, RUN_PID, *RUN_WORKER_PIDS)
-    command = [*namespace, sys.executable, "-c", REAL, ",".join(map(str, meant)), GPUWATCH, "--demo"]
+    command = [*PID_NAMESPACE, sys.executable, "-c", REAL, ",".join(map(str, meant)), GPUWATCH, "--demo"]
     with Terminal(command, columns=120, rows=40, env=dict(os.environ)) as terminal:
         terminal.wait_for("GPU 1 near limit")
         terminal.send("mK")

@@ -6,11 +6,8 @@ which it may say which PID comes next, so that nothing of the machine is changed
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,8 +16,8 @@ from typing import Any
 import pytest
 
 from gpuwatch.base import procfs
-from tests import CHECKOUT
 from tests.support.process import ME, ROOT, SOMEBODY_ELSE, GpuHolder, unavailable
+from tests.support.program import PID_NAMESPACE, answers, can_enter
 
 pytestmark = pytest.mark.slow
 
@@ -119,19 +116,11 @@ def folder() -> Iterator[str]:
         yield name
 
 
-def answer_of(command: list[str]) -> dict[str, Any]:
-    """Run a program and read its answer."""
-    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
-    assert isinstance(answer, dict)
-    return answer
-
-
 def end(folder: str, holder: GpuHolder, *, uid: int | None = None, proc: Path = procfs.PROC) -> dict[str, Any]:
     """End a process as the person would."""
     row = [ME, folder, str(proc), holder.pid, holder.start_ticks, holder.uid if uid is None else uid]
-    answer = answer_of([sys.executable, "-c", END, json.dumps(row)])
+    answer: dict[str, Any]
+    (answer,) = answers(END, json.dumps(row))
     assert answer["uids"] == [ME] * 3
     return answer
 
@@ -165,11 +154,7 @@ def test_files_that_a_person_cannot_read_are_no_evidence(folder: str, tmp_path: 
 
 
 def test_a_pid_that_was_used_again_is_not_signalled(tmp_path: Path) -> None:
-    enter = ["unshare", "--fork", "--pid", "--mount-proc", *([] if ROOT else ["--user", "--map-root-user"])]
-    try:
-        subprocess.run([*enter, "true"], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error.stderr.decode().strip()
-        unavailable(f"no PID namespace can be made here: {reason or errno.errorcode[errno.EPERM]}")
-    answer = answer_of([*enter, sys.executable, "-c", REUSE, str(tmp_path)])
+    if not can_enter("true"):
+        unavailable("no PID namespace can be made here")
+    (answer,) = answers(REUSE, tmp_path, enter=PID_NAMESPACE)
     assert answer == {"same": True, "pin": "changed", "sent": "gone", "alive": True}

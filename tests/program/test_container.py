@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,10 +11,11 @@ import pytest
 
 from gpuwatch.kill.outcome import Refusal
 from gpuwatch.model.snapshot import Presence, Snapshot, decode
-from tests import CHECKOUT
+from tests import GPUWATCH
 from tests.driver import Driver
 from tests.support.environment import environment
-from tests.support.process import ROOT, unavailable
+from tests.support.process import ROOT
+from tests.support.program import PID_NAMESPACE, answers
 
 pytestmark = pytest.mark.slow
 
@@ -74,21 +73,8 @@ def inside(driver: Driver, version: str) -> Inside:
     """
     if not ROOT or shutil.which("unshare") is None:
         pytest.skip("a PID namespace needs root, and unshare(1)")
-    gpuwatch = str(Path(sys.executable).parent / "gpuwatch")
-    words = [sys.executable, "-c", PROGRAM, str(driver.folder), str(driver.library), gpuwatch, version]
-    done = subprocess.run(
-        ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", *words],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=CHECKOUT,
-        env=environment(),
-    )
-    if done.returncode != 0 and "unshare:" in done.stderr:
-        unavailable(f"no PID namespace can be had here: {done.stderr.strip()}")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    words = (driver.folder, driver.library, GPUWATCH, version)
+    (found,) = answers(PROGRAM, *words, enter=(*PID_NAMESPACE, "--kill-child"), env=environment())
     code, out, err = found["kill"]
     shown = decode(found["json"][1].encode())
     strays = json.loads(found["strays"][1])

@@ -8,8 +8,6 @@ that it gets; whoever is killed outright is seen by the process that reaps it.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,13 +15,11 @@ from typing import Any
 
 import pytest
 
-from tests import CHECKOUT
 from tests.support.environment import environment
 from tests.support.process import ME, ROOT, SOMEBODY_ELSE
+from tests.support.program import PID_NAMESPACE, answers, can_enter
 
 pytestmark = pytest.mark.slow
-
-NAMESPACE = ["unshare", "--fork", "--pid", "--mount-proc", *([] if ROOT else ["--user", "--map-root-user"])]
 
 PROGRAM = r"""
 import ctypes, json, os, random, signal, sys, time
@@ -171,17 +167,6 @@ print(json.dumps({
 """
 
 
-def may_reuse_pids() -> bool:
-    """Whether a PID namespace can be made here in which the next PID may be chosen."""
-    try:
-        made = subprocess.run(
-            [*NAMESPACE, "sh", "-c", "echo 300 > /proc/sys/kernel/ns_last_pid"], capture_output=True, check=False
-        )
-    except OSError:
-        return False
-    return made.returncode == 0
-
-
 @pytest.fixture
 def folder() -> Iterator[str]:
     """A folder that other people may look into; pytest's own are closed to them."""
@@ -191,23 +176,13 @@ def folder() -> Iterator[str]:
 
 
 def test_no_signal_reaches_anybody_but_the_chosen(folder: str) -> None:
-    again = may_reuse_pids()
+    again = can_enter("sh", "-c", "echo 300 > /proc/sys/kernel/ns_last_pid")  # by which the next PID is chosen
     alive = 150 if again else 50  # of the 400 PIDs that are used again, many are alive
     uids = [ME, ME, SOMEBODY_ELSE] if ROOT else [0 if again else ME]
     spec: dict[str, Any] = {"folder": folder, "seed": 1, "alive": alive, "end": 30, "again": again}
     me = uids[0]
-    command = [sys.executable, "-c", PROGRAM, json.dumps({**spec, "me": me, "uids": uids})]
-    done = subprocess.run(
-        [*(NAMESPACE if again else []), *command],
-        cwd=CHECKOUT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
+    words, enter = json.dumps({**spec, "me": me, "uids": uids}), PID_NAMESPACE if again else ()
+    (answer,) = answers(PROGRAM, words, enter=enter, env=environment(), timeout=300.0)
     chosen = set(answer["chosen"])
     assert len(answer["chosen"]) >= 30, answer
     assert len(chosen) == len(answer["chosen"]), "none was chosen twice"

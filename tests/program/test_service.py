@@ -5,10 +5,8 @@ All of it happens in a mount namespace in which /run and /var/lib are empty, so 
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -39,11 +37,10 @@ from gpuwatch.model.snapshot import (
 )
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.live_writer import LiveFile, make_status, publish
-from tests import CHECKOUT
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.builders import at, gpu, holding, process, snapshot
-from tests.support.process import ME, SOMEBODY_ELSE, unavailable
-from tests.support.program import needs_root
+from tests.support.process import ME, SOMEBODY_ELSE
+from tests.support.program import answers, needs_root
 from tests.support.screen import alert
 from tests.support.waiting import PATIENCE, wait_for
 
@@ -116,22 +113,9 @@ def test_an_ordinary_user_sees_what_only_root_can_read(driver: Driver) -> None:
         driver.gpus = [Gpu(0)]
         driver.procs = [Proc(0, training.pid, memory=20 * GIB)]
         driver.write()
-        words = [sys.executable, "-c", PROGRAM, str(ME), str(training.pid), str(driver.gpus[0].uuid)]
-        done = subprocess.run(
-            ["unshare", "--mount", *words],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-            cwd=CHECKOUT,
-            env=driver.env(),
-        )
+        words = (ME, training.pid, driver.gpus[0].uuid)
+        seen, past, after = answers(PROGRAM, *words, enter=("unshare", "--mount"), env=driver.env())
         training.kill()
-    if "unshare:" in done.stderr:
-        unavailable(f"no mount namespace can be had here: {done.stderr.strip()}")
-    assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 3, done.stderr
-    seen, past, after = map(json.loads, done.stdout.splitlines())
     assert seen["uid"] == ME
     without, told = seen["told"]
     assert without["knowledge"] == "unreadable"

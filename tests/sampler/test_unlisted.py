@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -29,11 +26,11 @@ from gpuwatch.sampler.unlisted import (
     find_unlisted,
     parse_device_files,
 )
-from tests import CHECKOUT
 from tests.base.test_procfs import stat_line
 from tests.support import builders
 from tests.support.environment import environment
 from tests.support.process import ME, ROOT, SOMEBODY_ELSE, GpuHolder
+from tests.support.program import answers
 
 CUDA = ("nvidiactl", "nvidia-uvm", "nvidia0", "nvidia3")
 """What a CUDA program opens on a machine of which it sees GPUs 0 and 3."""
@@ -109,11 +106,9 @@ print(json.dumps([[one.pid for one in looked.found], looked.unsearched, looked.e
 
 @needs_root
 def test_root_looks_into_everybody_and_others_only_into_their_own() -> None:
-    command = [sys.executable, "-c", AS_USER, str(ME)]
     with GpuHolder(devices=CUDA) as mine, GpuHolder(devices=CUDA, uid=SOMEBODY_ELSE) as theirs:
         assert of(whole(), theirs.pid) is not None
-        done = subprocess.run(command, cwd=CHECKOUT, env=environment(), capture_output=True, check=True)
-    pids, unsearched, ended = json.loads(done.stdout)
+        ((pids, unsearched, ended),) = answers(AS_USER, ME, env=environment())
     assert (mine.pid in pids, theirs.pid in pids, unsearched > 0, ended) == (True, False, True, True)
 
 

@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from unittest import mock
 
 from gpuwatch import cli
 from gpuwatch.base import procfs
+from tests import CHECKOUT
 from tests.driver import Driver
 from tests.support.process import ROOT, unavailable
 
@@ -78,6 +79,30 @@ def run_gpuwatch(
         stream.flush()
         texts.append(stream.buffer.getvalue().decode())
     return subprocess.CompletedProcess(list(arguments), code, *texts)
+
+
+PID_NAMESPACE = ("unshare", "--fork", "--pid", "--mount-proc", *(() if ROOT else ("--user", "--map-root-user")))
+"""Begin of a command line that runs in a PID namespace of its own."""
+
+
+def can_enter(*command: str) -> bool:
+    """Return whether a command runs in a PID namespace of its own."""
+    try:
+        return subprocess.run([*PID_NAMESPACE, *command], capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+def answers(
+    script: str, *words: object, enter: Sequence[str] = (), env: Mapping[str, str] | None = None, timeout: float = 120.0
+) -> list[Any]:
+    """Run a Python script in a process, behind the command `enter`, and return the JSON of each line that it prints."""
+    command = [*enter, sys.executable, "-c", script, *map(str, words)]
+    done = subprocess.run(command, cwd=CHECKOUT, env=env, capture_output=True, text=True, timeout=timeout, check=False)
+    if done.returncode and "unshare:" in done.stderr:
+        unavailable(f"no namespace can be had here: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 class Launcher:
