@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import lzma
+import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -104,42 +105,95 @@ def test_bombs_cost_little_memory(tmp_path: Path) -> None:
         assert words in line
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"x",
-        packed(b"{}\n", b'{"taken":1795269780.0')[:-8],
-        packed(b"{}\n", b'{"taken":1e9,"host":"\xff"}\n'),
-        line(taken=AT + 11),
-        line(taken=-0.0),
-        line(since=1e11),
-        line(interval="now"),
-        "text",
-        None,
-        7,
-        b"x" * (9 << 20),
-    ],
-    ids=range(12),
-)
-def test_a_damaged_row_is_a_note_and_the_next_one_is_read(tmp_path: Path, body: object) -> None:
+Make = Callable[[Path], object]
+
+
+def of(*bodies: object, **times: object) -> Make:
+    """Make a recording whose rows have these bodies, and last a good one."""
     good = packed(b"{}\n", b'{"taken":1795269790.0}\n')
-    recording = Recording([rows(tmp_path / "day", body or b"", good)])
-    assert [one.taken for one in recording.snapshots()] == [AT + 10]
-    assert len(recording.notes) == 1
-    assert recording.notes[0].startswith(f"{tmp_path / 'day'}: the 10 s from ")
+    return lambda path: rows(path, *bodies, good, **times)
 
 
-def test_a_row_of_no_believable_time_is_not_read_and_a_newer_recording_says_what_to_do(tmp_path: Path) -> None:
+def changed(*statements: str) -> Make:
+    """Make a recording of which these statements have changed something."""
+
+    def make(path: Path) -> None:
+        rows(path, line())
+        change(path, *statements)
+
+    return make
+
+
+def standing(text: str) -> Make:
+    """Make a recording with this in place of what held before its first row."""
+    return of(packed(f"{text}\n".encode(), ONE))
+
+
+UNTIMED: Final = "nothing is recorded in it"
+FOREIGN: Final = "it holds what no gpuwatch made|is not that of gpuwatch"
+NOTED: Final = "the 10 s from "
+HOSTILE: Final[dict[str, tuple[Make, str, list[float] | None]]] = {
+    "an empty file": (Path.touch, "it is empty", None),
+    "no database": (lambda path: path.write_bytes(b"{}"), "not a database", None),
+    "a pipe": (os.mkfifo, "it is not a regular file", None),
+    "a newer schema": (changed("UPDATE about SET value = '3' WHERE name = 'snapshots'"), "install the newer one", None),
+    "an older schema": (changed("UPDATE about SET value = '1' WHERE name = 'snapshots'"), "schema 1, and", None),
+    "a time of 0": (of(since=-0.0, until=AT), UNTIMED, None),
+    "an end before the start": (of(since=AT, until=AT - 1), UNTIMED, None),
+    "a row of an hour": (of(since=AT, until=AT + 3600), UNTIMED, None),
+    "a far future": (of(since=1e300, until=1e300), UNTIMED, None),
+    "a time as text": (of(since="now", until=AT), UNTIMED, None),
+    "a time as bytes": (of(since=AT, until=b"x"), UNTIMED, None),
+    "a generated column": (
+        changed("ALTER TABLE users ADD COLUMN huge TEXT GENERATED ALWAYS AS (printf('%.*c', 50000000, 'x')) VIRTUAL"),
+        FOREIGN,
+        None,
+    ),
+    "a view": (
+        changed("DROP TABLE users", "CREATE VIEW users AS SELECT 1 AS uid, hex(zeroblob(25000000)) AS name"),
+        FOREIGN,
+        None,
+    ),
+    "a trigger": (changed("CREATE TRIGGER t AFTER INSERT ON users BEGIN DELETE FROM users; END"), FOREIGN, None),
+    "a long comment": (changed("CREATE TABLE gaps2 (since /* " + "x" * 100_000 + " */)"), FOREIGN, None),
+    "many tables": (changed(*(f"CREATE TABLE t{number} (a, b, c)" for number in range(500))), FOREIGN, None),
+    "a default": (changed("ALTER TABLE users ADD COLUMN more DEFAULT (1)"), FOREIGN, None),
+    "no body": (of(b""), NOTED, [AT + 10]),
+    "a body that is not compressed": (of(b"x"), NOTED, [AT + 10]),
+    "a body that is cut": (of(packed(b"{}\n", b'{"taken":1795269780.0')[:-8]), NOTED, [AT + 10]),
+    "a text that is no UTF-8": (of(packed(b"{}\n", b'{"taken":1e9,"host":"\xff"}\n')), NOTED, [AT + 10]),
+    "a snapshot after its row": (of(line(taken=AT + 11)), NOTED, [AT + 10]),
+    "a snapshot of 1970": (of(line(taken=-0.0)), NOTED, [AT + 10]),
+    "a source of the far future": (of(line(since=1e11)), NOTED, [AT + 10]),
+    "a number as text": (of(line(interval="now")), NOTED, [AT + 10]),
+    "a body as text": (of("text"), NOTED, [AT + 10]),
+    "a body as a number": (of(7), NOTED, [AT + 10]),
+    "a body of 9 MiB": (of(b"x" * (9 << 20)), NOTED, [AT + 10]),
+    "a list of what held": (standing("[]"), NOTED, [AT, AT + 10]),
+    "what held, cut": (standing('{"alerts":[['), NOTED, [AT, AT + 10]),
+    "what held in the far future": (standing('{"alerts":[{"raised":1e300}]}'), NOTED, [AT, AT + 10]),
+    "idle times of no process": (standing('{"idle":[["a",-1]]}'), NOTED, [AT, AT + 10]),
+    "nothing for what held": (standing(""), NOTED, [AT, AT + 10]),
+}
+"""How each is made, what is said of it, and the snapshots that are read all the same; None where it is refused."""
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_one_line_says_what_is_wrong_and_what_is_sound_is_read(tmp_path: Path, name: str) -> None:
     path = tmp_path / "day"
-    for since, until in ((-0.0, AT), (AT, AT - 1), (AT, AT + 3600), (1e300, 1e300), ("now", AT), (AT, b"x")):
-        with pytest.raises(UsageError, match="nothing is recorded in it"):
-            Recording([rows(path, line(), since=since, until=until)])
-    rows(path, line())
-    for schema, words in ((3, "knows schema 2; install the newer one"), (1, "schema 1, and")):
-        change(path, f"UPDATE about SET value = '{schema}' WHERE name = 'snapshots'")
-        with pytest.raises(UsageError, match=words):
+    make, words, times = HOSTILE[name]
+    make(path)
+    if times is None:
+        with pytest.raises(UsageError, match=rf"{path}: .*({words})") as raised:
             Recording([path])
+        assert "\n" not in str(raised.value)
+        return
+    recording = Recording([path])
+    found, snapshots = recording.play(AT)
+    assert found == Standing()
+    assert [one.taken for one in snapshots] == times
+    assert len(recording.notes) == 1
+    assert recording.notes[0].startswith(f"{path}: {words}")
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -186,15 +240,6 @@ def test_what_held_before_a_row_is_cleaned(tmp_path: Path) -> None:
     standing, _ = Recording([rows(tmp_path / "day", body)]).play(AT)
     assert all(one.isprintable() and len(one) <= LIMIT for one in strings(msgspec.to_builtins(standing)))
     assert standing.alerts
-
-
-@pytest.mark.parametrize("standing", ["[]", '{"alerts":[[', '{"alerts":[{"raised":1e300}]}', '{"idle":[["a",-1]]}', ""])
-def test_where_what_held_before_a_row_is_damaged_it_is_left_out(tmp_path: Path, standing: str) -> None:
-    recording = Recording([rows(tmp_path / "day", packed(f"{standing}\n".encode(), ONE))])
-    found, snapshots = recording.play(AT)
-    assert found == Standing()
-    assert len(list(snapshots)) == 1
-    assert len(recording.notes) == 1
 
 
 # ---------------------------------------------------------------------------------------------------------------

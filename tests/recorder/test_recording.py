@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -119,21 +118,6 @@ def test_a_late_snapshot_is_left_out(tmp_path: Path) -> None:
     recording = Recording([record(tmp_path / "day", [*snapshots[:18], late, *snapshots[18:]])])
     assert list(recording.snapshots()) == snapshots
     assert not recording.notes
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"", "it is empty"),
-        (b"{}", "not a database"),
-        (None, "it is not a regular file"),
-    ],
-)
-def test_another_file_is_refused_in_one_line(tmp_path: Path, content: bytes | None, words: str) -> None:
-    os.mkfifo(tmp_path / "day") if content is None else (tmp_path / "day").write_bytes(content)
-    with pytest.raises(UsageError, match=rf"day: .*{words}") as raised:
-        Recording([tmp_path / "day"])
-    assert "\n" not in str(raised.value)
 
 
 def test_a_store_without_snapshots_and_recordings_of_two_hosts_are_refused(tmp_path: Path) -> None:
