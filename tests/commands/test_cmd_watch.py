@@ -24,6 +24,7 @@ from gpuwatch.model.live import read_status
 from gpuwatch.model.snapshot import SourceState
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.paths import own_store
+from gpuwatch.recorder.recording import Recording
 from tests import GPUWATCH
 from tests.driver import GIB as GIBIBYTE
 from tests.driver import Driver, Gpu, Proc
@@ -119,11 +120,12 @@ def test_it_says_what_happens_and_writes_it_down(busy: Driver, eager: Path, own_
 
 def test_it_says_what_it_records_and_ends_after_a_time(busy: Driver, own_home: Path) -> None:
     file = own_home / "day"
-    with watching(busy, "--record", str(file), "--for", "1h") as watch:
+    with watching(busy, "--record", str(file), "--anonymise", "--for", "1h") as watch:
         assert watch.err().endswith(
-            f"; snapshots go to {file}, with programs without their arguments; ends after 1 h\n"
+            f"; snapshots go to {file}, with stand-ins for people and programs; ends after 1 h\n"
         )
-        assert watch.end() == 0
+        assert watch.end() == 0  # what waits for a row of ten seconds is written at the end
+    assert Recording([file]).host == "anonymous"
     with watching(busy, "--for", "500ms") as watch:
         assert watch.process.wait(PATIENCE) == 0
 

@@ -39,24 +39,6 @@ def test_every_ssh_ends_with_the_program(env: Mapping[str, str]) -> None:
         wait_for(lambda: not psutil.wait_procs(ssh, timeout=0)[1], "an ssh is left")
 
 
-def test_this_machine_is_first_and_h_leads_to_the_others_and_back(env: Mapping[str, str]) -> None:
-    with in_terminal(env=env) as terminal:
-        terminal.wait_for("q quit")
-        here = os.uname().nodename
-        assert here in terminal.lines[0]
-        assert "ssh" not in [one.name() for one in terminal.tree()], "no connection before it is asked for"
-        terminal.send("H")
-        terminal.wait_for(lambda one: "mylab" in one.text and "3 GPUs" in one.lines[0])
-        terminal.send("\x1b[B\r" if here in terminal.lines[2] else "\r")
-        terminal.wait_for(lambda one: "mylab · 2 GPUs" in one.lines[0])
-        terminal.send("H")
-        terminal.wait_for(lambda one: "hosts" in one.lines[0])
-        terminal.send("G" if here in terminal.lines[3] else "g")
-        terminal.send("\r")
-        terminal.wait_for(lambda one: f"{here} · 1 GPU" in one.lines[0])
-        terminal.quit()
-
-
 def test_without_a_driver_the_hosts_of_the_configuration_come_first(env: Mapping[str, str]) -> None:
     with in_terminal(env={**env, "LD_LIBRARY_PATH": "/nowhere"}) as terminal:
         terminal.wait_for(lambda one: "mylab" in one.text and "2 GPUs" in one.lines[0])
