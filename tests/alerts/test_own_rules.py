@@ -36,7 +36,7 @@ def test_a_restored_alert_of_a_rule_that_now_asks_something_else_ends(changed: C
         hot.feed(gpu(0, temperature=85))
     again.restore(*hot.last.active)
     (over,) = again.feed(gpu(0, temperature=85)).cleared
-    assert over.how == "the rule was changed"
+    assert "changed" in over.how
 
 
 @given(number=st.floats(0, 100), limit=st.floats(0, 100), sign=st.sampled_from([">", ">=", "<", "<="]))

@@ -136,7 +136,7 @@ def test_a_driver_that_counts_its_own_as_used() -> None:
 
 
 def test_in_a_container() -> None:
-    assert found(loose(), confined=True)[0].step == "start gpuwatch on the host, or in a container with `--pid=host`"
+    assert "--pid=host" in found(loose(), confined=True)[0].step
     assert kinds(loose(), Process(pid=70, presence=Presence.ELSEWHERE))[0] is GapKind.CONTAINER
 
 
@@ -157,9 +157,9 @@ def test_workers_whose_parent_has_ended() -> None:
 
 
 def test_others_end_their_own_and_very_many_are_listed_elsewhere() -> None:
-    assert found(loose(), unlisted=(left(4711, "ben"), left(4712, "ada")))[0].step == "ben, ada can end them"
+    assert "ben, ada" in found(loose(), unlisted=(left(4711, "ben"), left(4712, "ada")))[0].step
     many = tuple(left(pid) for pid in range(40_000, 40_126))
-    assert found(loose(), unlisted=many)[0].step == "`gpuwatch strays` lists yours, with how to end them"
+    assert "`gpuwatch strays`" in found(loose(), unlisted=many)[0].step
 
 
 @pytest.mark.parametrize(

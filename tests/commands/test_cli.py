@@ -181,7 +181,8 @@ def test_a_full_disk_is_said_in_one_line(run: Run) -> None:
     with Path("/dev/full").open("w") as full:
         done = run("--once", stdout=full.fileno())
     assert done.returncode == 1
-    assert done.stderr == "gpuwatch: what was asked for cannot be printed: no space left on device\n"
+    assert "no space left on device" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_no_room_for_the_sampler_is_said_in_one_line(run: Run) -> None:

@@ -164,7 +164,7 @@ def test_asked_ignored_asked_again_and_killed(tmp_path: Path, capsys: Said) -> N
         assert (done.code, training.alive()) == (0, False)
         assert f"PID {training.pid}: exited after" in done.out
     first, second = console.asked
-    assert first == "End this process with SIGTERM?"
+    assert first.endswith(" with SIGTERM?")
     assert second.endswith(". Send SIGKILL?")
     ((sent, came),) = outcomes(pinner)
     assert sent == ["SIGTERM", "SIGKILL"]
@@ -183,7 +183,7 @@ def test_what_has_ended_is_told_though_its_memory_was_not_waited_for(tmp_path: P
         assert done.code == 128 + signal.SIGTERM
         assert f"PID {first}: exited after " in done.out
         assert "what became of its memory was not waited for\n" in done.out
-        assert done.err == "gpuwatch: broken off: nothing more is sent\n"
+        assert "nothing more is sent" in done.err
         assert second in run.alive()
 
 

@@ -129,7 +129,7 @@ def test_a_long_table_is_cut_and_says_so() -> None:
     table = report_lines([kept], 3600.0, most=4)
     assert [line.split()[0] for line in table[2:7]] == ["run0", "run1", "run2", "run3", "all"]
     assert table[2].split()[3] == "0-2,5"
-    assert table[7] == "5 more with 5.0 GPU·h: --json and --csv give all of them"
+    assert table[7].startswith("5 more with 5.0 GPU·h: ")
     assert len(json.loads(report_json(kept, 3600.0))["rows"]) == 9
     assert len(report_csv(kept).splitlines()) == 10
 

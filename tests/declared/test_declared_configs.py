@@ -135,7 +135,7 @@ def test_a_file_that_cannot_be_read_is_said_to_be_named(explain: Explainer, kind
     elif kind == "device":
         path.symlink_to("/dev/zero")
     declared = explain.declared(*VLLM)
-    assert said(declared, "--config").why == "serve.yaml was named and not read: it could not be read"
+    assert said(declared, "--config").why.endswith("it could not be read")
     assert not default(declared)
 
 
@@ -145,7 +145,7 @@ def test_a_file_that_its_owner_may_not_read_is_closed(public: Path) -> None:
     (public / "serve.yaml").chmod(0o600)
     with sharing(*VLLM, cwd=public, first=f"drop({ME})") as process:
         declared = resolve(reader.read(process.pid), E)
-    assert said(declared, "--config").why == "serve.yaml was named and not read: it is not ours to read"
+    assert said(declared, "--config").why.endswith("it is not ours to read")
     assert declared.limits == ()
 
 

@@ -118,7 +118,7 @@ def test_a_limit_larger_than_the_card_that_was_guessed_is_not_drawn(explain: Exp
     assert declared.limits == ()
     limit = said(declared, "memory_limit")
     assert limit.limits == {}
-    assert limit.why == "it is more than the GPU has that it was guessed to mean"
+    assert "more than the GPU has" in limit.why
     assert "not known to be under a limit" in explain.text(held={1: 7})
 
 
@@ -128,7 +128,7 @@ def test_a_limit_on_a_card_that_the_process_does_not_hold_is_not_drawn(explain: 
     assert declared.limits == ()
     fraction = said(declared, "set_per_process_memory_fraction")
     assert fraction.limits == {}
-    assert fraction.why == "its memory is on another GPU than the one that it was guessed to mean"
+    assert "on another GPU" in fraction.why
     text = explain.text(held={0: 1.5})
     assert "not known to be under a limit" in text
     assert "overshoot" not in text

@@ -147,7 +147,7 @@ def test_what_the_script_sets_replaces_the_environment_s_and_says_where() -> Non
 def test_what_is_set_at_run_time_is_not_known() -> None:
     result = resolved({"CUDA_VISIBLE_DEVICES": "0,1"}, script={"CUDA_VISIBLE_DEVICES": None})
     assert (result.visible, result.hints) == (None, ())
-    assert result.why == "train.py:3 sets CUDA_VISIBLE_DEVICES to what is only known at run time"
+    assert result.why.startswith("train.py:3 sets CUDA_VISIBLE_DEVICES ")
 
 
 def test_an_order_set_at_run_time_leaves_the_ordinals_unsure() -> None:
@@ -170,11 +170,11 @@ def test_a_choice_at_run_time_leaves_the_set_and_is_said() -> None:
     assert indices(result.visible) == [2, 3]
     assert result.visible is not None
     assert result.visible.order is Order.HEURISTIC
-    assert result.visible.note == "its script chooses among them at run time"
+    assert "at run time" in result.visible.note
     assert (result.visible.text, result.visible.where) == ("visible_device_list", "train.py:9")
     odd = resolved({"CUDA_VISIBLE_DEVICES": "2,"}, selections=[AT_RUN_TIME])
     assert odd.visible is not None
-    assert odd.visible.note == "its script chooses among them at run time"
+    assert "at run time" in odd.visible.note
 
 
 def all_of(cards: Sequence[GpuFacts]) -> tuple[TargetGpu, ...]:

@@ -92,4 +92,4 @@ def test_ctrl_c_is_heard_before_the_first_snapshot(tmp_path: Path, capsys: pytes
             )
         assert shown.waited < 1.0, "a driver that does not answer would hold Ctrl-C up for so long"
         assert training.alive()
-    assert capsys.readouterr().err == "gpuwatch: broken off: nothing more is sent\n"
+    assert "nothing more is sent" in capsys.readouterr().err

@@ -225,10 +225,10 @@ def test_an_empty_gpu_has_no_program_that_computes_and_nothing_that_is_promised(
     promised = (reservation(frozenset({7}), uid("ben"), {cards[4].uuid: GIB}),)
     offers = find_offers(snapshot(cards, [process(1, "ada")]), Request(empty=True), promised)
     assert [bool(offer.why) for offer in offers] == [False, True, False, True, True, True, True, True, False]
-    assert offers[1].why == "it is not empty; held by ada 1.0"
+    assert "held by ada 1.0" in offers[1].why
     assert "promised to uid" in offers[4].why
-    assert offers[6].why == "whether it is empty is not known: NVML lists none in this container"
-    assert offers[7].why == "it is not empty: 100 % busy, but no process is listed"
+    assert "NVML lists none in this container" in offers[6].why
+    assert "100 % busy" in offers[7].why
     assert offers[0].wanted == offers[0].left > 0, "without a size it is all of the memory"
     half = find_offers(snapshot(cards), Request(share=0.5, empty=True))[0]
     assert (half.why, half.wanted) == ("", USABLE // 2)
