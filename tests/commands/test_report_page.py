@@ -21,15 +21,8 @@ from gpuwatch import cli
 from gpuwatch.analysis.events import Events, Gap
 from gpuwatch.base.units import GIB
 from gpuwatch.commands import report_page
-from gpuwatch.commands.report_page import (
-    Bar,
-    Chart,
-    PageSeries,
-    read_series,
-    render_chart,
-    render_page,
-    resampled,
-)
+from gpuwatch.commands.report_charts import Bar, Chart, render_chart
+from gpuwatch.commands.report_page import PageSeries, read_series, render_page, resampled
 from tests import browser
 from tests.commands.reporting import HOSTILE, SINCE, page_of, value_minute
 from tests.support.store import HOUR, alert, batch, change, ended, hours, save
@@ -110,8 +103,8 @@ def test_a_time_without_values_is_a_gap_and_an_absent_user_holds_nothing() -> No
     ]
     edges, found = resampled(PageSeries(means), SINCE, SINCE + 240)
     assert edges.tolist() == [SINCE + 60 * at for at in range(5)]
-    assert found["GPU-0"]["used"].tolist() == pytest.approx([8.0, 8.0, nan, nan], nan_ok=True)
-    assert found["GPU-0"]["user:1"].tolist() == pytest.approx([4.0, 0.0, nan, 2.0], nan_ok=True)
+    assert found["GPU-0"].used == pytest.approx([8.0, 8.0, nan, nan], nan_ok=True)
+    assert found["GPU-0"].owners["user:1"] == pytest.approx([4.0, 0.0, nan, 2.0], nan_ok=True)
 
 
 def test_a_chart_has_each_owner_and_gaps_as_gaps() -> None:
