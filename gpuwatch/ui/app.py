@@ -26,15 +26,13 @@ from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.ui.bindings import KEYS, PaletteCommand, commands, keymap, make_bindings
 from gpuwatch.ui.dashboard import Dashboard
 from gpuwatch.ui.desktop import Osc, clipboard, notification
-from gpuwatch.ui.draw.alerts import Alerts
-from gpuwatch.ui.draw.footer import Footer
 from gpuwatch.ui.draw.layout import room_for_toasts
-from gpuwatch.ui.draw.processes import Processes
 from gpuwatch.ui.draw.theme import theme_id
 from gpuwatch.ui.draw.view import View, mark_of, strays_of, subject_of
 from gpuwatch.ui.options import Helpers, Options, Reloading
 from gpuwatch.ui.partial_updates import is_covered
 from gpuwatch.ui.terminal_app import TerminalApp
+from gpuwatch.ui.widgets.panels import Alerts, Footer, ListPanel
 from gpuwatch.ui.widgets.prompt import Prompt
 
 if TYPE_CHECKING:
@@ -358,11 +356,11 @@ class GpuwatchApp(TerminalApp):
     # -----------------------------------------------------------------------------------------------------------
     # From the panels
 
-    def on_cursor_panel_moved(self, _message: Processes.Moved) -> None:
-        self.paint()
-
-    def on_cursor_panel_chosen(self, _message: Processes.Chosen) -> None:
-        self.action_detail()
+    def on_list_panel_clicked(self, message: ListPanel.Clicked) -> None:
+        if message.effect == "chosen":
+            self.action_detail()
+        else:
+            self.paint()
 
     def on_footer_pressed(self, message: Footer.Pressed) -> None:
         self.call_later(self.run_action, message.action)
@@ -386,12 +384,15 @@ class GpuwatchApp(TerminalApp):
 
     def action_move(self, by: int) -> None:
         self.dashboard.active.move(by)
+        self.paint()
 
     def action_across(self, by: int) -> None:
         self.dashboard.gpus.move_across(by)
+        self.paint()
 
     def action_page(self, by: int) -> None:
         self.dashboard.active.page(by)
+        self.paint()
 
     def action_switch(self) -> None:
         self.dashboard.switch()
@@ -403,10 +404,12 @@ class GpuwatchApp(TerminalApp):
 
     def action_sort(self, by: int) -> None:
         self.dashboard.processes.sort_next(by)
+        self.paint()
 
     def action_reverse(self) -> None:
         panel = self.dashboard.processes
         panel.sort_by(panel.by)
+        self.paint()
 
     def action_columns(self) -> None:
         """Open the dialog in which columns are chosen and ordered; each change is drawn at once."""
@@ -686,6 +689,7 @@ class GpuwatchApp(TerminalApp):
 
     def action_sort_by(self, column: str) -> None:
         self.dashboard.processes.sort_by(column)
+        self.paint()
 
 
 if TYPE_CHECKING:

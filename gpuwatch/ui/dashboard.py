@@ -13,8 +13,8 @@ from gpuwatch.analysis.people import names
 from gpuwatch.model.filters import Filter
 from gpuwatch.model.snapshot import SourceState
 from gpuwatch.ui.actions import actions_of
-from gpuwatch.ui.draw.alerts import Alerts, alerts_of, count_standing
-from gpuwatch.ui.draw.footer import Footer, Hint, hints
+from gpuwatch.ui.draw.alerts import alerts_of, count_standing
+from gpuwatch.ui.draw.footer import Hint, hints
 from gpuwatch.ui.draw.gpus import Gpus
 from gpuwatch.ui.draw.header import header_line
 from gpuwatch.ui.draw.layout import Form, Layout, fit_layout
@@ -24,7 +24,7 @@ from gpuwatch.ui.draw.processes import Processes
 from gpuwatch.ui.draw.theme import Role, StyleSet
 from gpuwatch.ui.draw.view import View
 from gpuwatch.ui.partial_updates import PartialUpdateCompositor
-from gpuwatch.ui.widgets.panels import LinePanel
+from gpuwatch.ui.widgets.panels import Alerts, Footer, LinePanel, ListPanel
 from gpuwatch.ui.widgets.prompt import Prompt
 
 if TYPE_CHECKING:
@@ -51,9 +51,11 @@ class Dashboard(Screen[None]):
         self.layout_now: Layout | None = None
         """Layout of the last drawing."""
         self.header = LinePanel(id="header")
-        self.gpus = Gpus(id="gpus")
+        self.gpus = Gpus()
+        self.gpu_panel = ListPanel(self.gpus, id="gpus")
         self.alerts = Alerts(id="alerts")
-        self.processes = Processes(id="processes")
+        self.processes = Processes()
+        self.process_panel = ListPanel(self.processes, id="processes")
         self.following = False
         """Whether the process list shows only the processes of the chosen GPU."""
         self.active: Gpus | Processes = self.processes
@@ -64,7 +66,7 @@ class Dashboard(Screen[None]):
 
     def compose(self) -> ComposeResult:
         """Return the panels, from top to bottom."""
-        yield from (self.header, self.gpus, self.alerts, self.processes, self.notice, self.prompt, self.footer)
+        yield from (self.header, self.gpu_panel, self.alerts, self.process_panel, self.notice, self.prompt, self.footer)
 
     def on_mount(self) -> None:
         self.activate(self.processes)
@@ -104,8 +106,8 @@ class Dashboard(Screen[None]):
 
     def on_click(self, event: events.Click) -> None:
         """Move to the panel that was clicked."""
-        if event.widget is self.gpus or event.widget is self.processes:
-            self.activate(event.widget)
+        if isinstance(event.widget, ListPanel):
+            self.activate(self.gpus if event.widget is self.gpu_panel else self.processes)
             actions_of(self).paint()
 
     # -----------------------------------------------------------------------------------------------------------
@@ -142,16 +144,16 @@ class Dashboard(Screen[None]):
             self._arrange(
                 {
                     self.header: layout.header,
-                    self.gpus: layout.gpu_title + layout.gpus + layout.detail,
+                    self.gpu_panel: layout.gpu_title + layout.gpus + layout.detail,
                     self.alerts: layout.alerts,
-                    self.processes: layout.table_title + layout.rows,
+                    self.process_panel: layout.table_title + layout.rows,
                     self._bottom: layout.footer,
                 },
                 gap=layout.gap,
             )
-            self.gpus.draw(view, layout, width)
+            self.gpu_panel.show(self.gpus.draw(view, layout, width))
             self.alerts.draw(view, layout, width)
-            self.processes.draw_rows(layout, width)
+            self.process_panel.show(self.processes.draw(layout, width))
         self.header.show([header_line(view, width)])
         others = {"switch": "processes"} if self.active is self.gpus else {}
         if view.playback is not None and view.playback.playing:
@@ -201,11 +203,11 @@ class Dashboard(Screen[None]):
 
     def _arrange(self, heights: dict[Any, int], gap: int = 0) -> None:
         """Set the height of each panel and hide the others. Textual computes a new layout only after a change."""
-        for panel in (self.header, self.gpus, self.alerts, self.processes, self.notice, self.footer):
+        for panel in (self.header, self.gpu_panel, self.alerts, self.process_panel, self.notice, self.footer):
             height = heights.get(panel, 0)
             if panel.display != (height > 0):
                 panel.display = height > 0
-            above = gap if panel in (self.alerts, self.processes) else 0
+            above = gap if panel in (self.alerts, self.process_panel) else 0
             assert isinstance(panel, LinePanel)
             panel.set_height(height, above)
 

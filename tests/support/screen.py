@@ -281,4 +281,4 @@ def text(app: App[int]) -> str:
 
 
 def table(app: GpuwatchApp) -> list[str]:
-    return app.dashboard.processes.text[1:]
+    return app.dashboard.process_panel.text[1:]

@@ -58,9 +58,9 @@ async def test_missing_readings_are_dashes_and_never_zero() -> None:
     card = gpu(0, holdings=[Holding(pid=1, start=1, memory=nothing, sm=nothing)], memory=memory, **figures)
     bare = process(1, cpu=nothing, rss=nothing, started=None)
     async with running(frame(snapshot([card], [bare])), (80, 24)) as (app, pilot):
-        assert app.dashboard.gpus.text[1].split()[1:] == ["memory:", "unsupported", *"————"]
+        assert app.dashboard.gpu_panel.text[1].split()[1:] == ["memory:", "unsupported", *"————"]
         await resize(app, pilot, (160, 50))
-        row = app.dashboard.gpus.text[1]
+        row = app.dashboard.gpu_panel.text[1]
         assert row.count("—") == 6
         assert "0" not in row.replace("0 H100 80GB", "")
         assert table(app)[0].count("—") == 7
@@ -82,19 +82,19 @@ async def test_hostile_names_are_drawn_as_they_are() -> None:
 
 async def test_old_figures_are_dimmed_and_then_said_to_be_stale() -> None:
     async with running(frame(machine(1))) as (app, pilot):
-        line = app.dashboard.gpus.lines[1]
+        line = app.dashboard.gpu_panel.lines[1]
         await hand(app, pilot, frame(machine(1), age=3))
-        assert app.dashboard.gpus.lines[1] != line
-        assert "stale" not in app.dashboard.gpus.text[1]
+        assert app.dashboard.gpu_panel.lines[1] != line
+        assert "stale" not in app.dashboard.gpu_panel.text[1]
         assert "stale 3 s" in app.dashboard.header.text[0]
         await hand(app, pilot, frame(machine(1), age=14))
-        assert "stale 14 s" in app.dashboard.gpus.text[1]
+        assert "stale 14 s" in app.dashboard.gpu_panel.text[1]
 
 
 async def test_a_sick_gpu_keeps_its_row_with_words_for_figures() -> None:
     sick = gpu(1, health=Health.SILENT, words="no answer for 14 s (nvmlDeviceGetUtilizationRates)", since=EPOCH)
     async with running(frame(snapshot([gpu(0), sick])), (80, 24)) as (app, _):
-        row = app.dashboard.gpus.text[-1]
+        row = app.dashboard.gpu_panel.text[-1]
         assert row.startswith("▲  1")
         assert "not responding since" in row
         assert "no answer for 14 s" in row
@@ -119,7 +119,8 @@ async def test_an_unchanged_frame_draws_nothing(monkeypatch: pytest.MonkeyPatch)
     first = frame(machine(8), alert(0))
     async with running(first, (160, 50)) as (app, pilot):
         drawn: list[Any] = []
-        for panel in (app.dashboard.gpus, app.dashboard.alerts, app.dashboard.processes, app.dashboard.header):
+        shown = app.dashboard
+        for panel in (shown.gpu_panel, shown.alerts, shown.process_panel, shown.header):
             monkeypatch.setattr(panel, "refresh", lambda *regions, **_options: drawn.extend(regions))
         await hand(app, pilot, frame(machine(8), alert(0), now=first.received))  # graphs move with the clock
         assert drawn == []
@@ -157,7 +158,7 @@ async def test_a_row_says_what_is_unusual_about_a_gpu() -> None:
     async with running() as (app, pilot):
         for size, (changes, marked, words) in product([(160, 50), (80, 24)], UNUSUAL):
             await resize(app, pilot, size, frame(snapshot([gpu(3, **changes)])))
-            row = app.dashboard.gpus.text[-1]
+            row = app.dashboard.gpu_panel.text[-1]
             assert ("▲" in row) is marked
             assert words in row
             assert words == "free" or not row.rstrip().endswith(" free")
@@ -210,13 +211,13 @@ async def test_what_is_acknowledged_or_muted_is_dim_on_its_gpus_line_and_known_w
     old = [alert(n, Severity.WARNING, rule="throttled", raised=EPOCH - 700, title=f"GPU {n} throttled") for n in (2, 3)]
     heard = alert(0, title="GPU 0 full: 0.1 GiB of 79.1 free")
     async with running(frame(machine(4), heard, *old), (160, 50)) as (app, pilot):
-        assert app.dashboard.gpus.text[1].startswith("●")
+        assert app.dashboard.gpu_panel.text[1].startswith("●")
         assert "GPU 0 full" in app.dashboard.alerts.text[0]
         assert "2 known (e)" in app.dashboard.alerts.text[0]
         assert not any("throttled" in line for line in app.dashboard.alerts.text)
         for mark in ("acknowledged", "muted"):
             await hand(app, pilot, frame(machine(4), msgspec.structs.replace(heard, **{mark: True}), *old))
-            line = app.dashboard.gpus.text[1]
+            line = app.dashboard.gpu_panel.text[1]
             assert line.startswith(" ")
             assert line.rstrip().endswith("full")
         await hand(app, pilot, frame(machine(4), *old))

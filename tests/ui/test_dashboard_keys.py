@@ -48,9 +48,9 @@ async def test_the_column_that_is_sorted_by_is_named_at_every_size() -> None:
         for size in [(40, 8), (80, 24), (160, 50)]:
             await resize(app, pilot, size)
             for by, reverse in product(PROCESS, (False, True)):
-                panel.sort_by(by)  # of the column that is sorted by already, it reverses the order
+                app.action_sort_by(by)  # of the column that is sorted by already, it reverses the order
                 await pilot.pause()
-                title, words = panel.text[0], PROCESS[by].name
+                title, words = app.dashboard.process_panel.text[0], PROCESS[by].name
                 at = title.find("▴" if PROCESS[by].ascending != reverse else "▾")
                 assert at >= 0, title
                 near = title[max(0, at - len(words) - 1) : at + len(words) + 1]
@@ -65,19 +65,19 @@ async def test_sorting_by_keys_and_by_clicks() -> None:
         return [row.holding.pid for row in app.dashboard.processes.found]
 
     async with running(frame(machine(2))) as (app, pilot):
-        assert "▾GiB" in app.dashboard.processes.text[0]
+        assert "▾GiB" in app.dashboard.process_panel.text[0]
         assert pids(app)[0] == 1014
         await pilot.press("r")
-        assert "▴GiB" in app.dashboard.processes.text[0]
+        assert "▴GiB" in app.dashboard.process_panel.text[0]
         assert pids(app)[0] == 1000
         await pilot.press("less_than_sign")
         assert app.dashboard.processes.by == "user"
         assert pids(app)[0] == 1000
-        title = app.dashboard.processes.text[0]
+        title = app.dashboard.process_panel.text[0]
         await click(pilot, "#processes", title.index("PID") + 1, 0)
         assert app.dashboard.processes.by == "pid"
         assert pids(app) == sorted(pids(app))
-        assert "▴PID" in app.dashboard.processes.text[0]
+        assert "▴PID" in app.dashboard.process_panel.text[0]
         await click(pilot, "#processes", title.index("command") + 1, 0)
         assert app.dashboard.processes.by == "command"
 
@@ -87,9 +87,9 @@ async def test_the_mouse_selects_scrolls_and_opens() -> None:
         panel = app.dashboard.processes
         await pilot.click("#processes", offset=(10, 3))
         assert panel.cursor == 2
-        panel.on_mouse_scroll_down(_Wheel())  # type: ignore[arg-type]
+        app.dashboard.process_panel.on_mouse_scroll_down(_Wheel())  # type: ignore[arg-type]
         assert (panel.top, panel.cursor) == (3, 2)
-        panel.on_mouse_scroll_up(_Wheel())  # type: ignore[arg-type]
+        app.dashboard.process_panel.on_mouse_scroll_up(_Wheel())  # type: ignore[arg-type]
         assert panel.top == 0
         await pilot.press("end")
         assert panel.selected is panel.found[-1]

@@ -56,7 +56,7 @@ async def test_used_and_limit_stand_below_their_title() -> None:
         for size, (severity, mark) in product([(80, 24), (160, 50)], marks.items()):
             alerts = [overshoot(11, severity=severity)] if severity else []
             await resize(app, pilot, size, frame(machine(*EVERY_KIND), *alerts))
-            title, *lines = [line for line in app.dashboard.processes.text if line.strip()][: 1 + len(EVERY_KIND)]
+            title, *lines = [line for line in app.dashboard.process_panel.text if line.strip()][: 1 + len(EVERY_KIND)]
             slash = title.index("used/limit") + len("used")
             found = [(line[:slash].split()[-1], line[slash : slash + 4].strip()) for line in lines]
             assert found == [("63", "/40"), ("Σ11", "/30"), ("6", ""), ("Σ5", "/100"), ("<1", "/—")]
@@ -73,22 +73,22 @@ def with_promise(promised: int) -> Snapshot:
 
 async def test_what_is_left_stands_beside_what_is_free_and_the_bar_names_whose_the_rest_is() -> None:
     async with running(frame(with_promise(30 * GIB)), (160, 50)) as (app, pilot):
-        title, row, other = app.dashboard.gpus.text
+        title, row, other = app.dashboard.gpu_panel.text
         end = title.index("left") + len("left")
         assert row[:end].split()[-2:] == ["79.1", "49.1"]
         assert re.search("╱ eve ╱+ ", row)
         assert row.split()[-1] == "promised", "and such a GPU is not called free"
         assert len(set(other[:end].split()[-2:])) == 1
         await resize(app, pilot, (80, 24))
-        assert "79.1  49.1 " in app.dashboard.gpus.text[-2]
+        assert "79.1  49.1 " in app.dashboard.gpu_panel.text[-2]
 
 
 async def test_what_limits_cannot_be_read_is_said_once_and_not_in_each_row() -> None:
     async with running(frame(machine(HIDDEN, ADA)), (160, 50)) as (app, pilot):
-        assert not any("?" in line for line in [*app.dashboard.gpus.text, *app.dashboard.processes.text[1:]])
-        assert "shares of 1 not readable (?)" in app.dashboard.processes.text[0]
+        assert not any("?" in line for line in [*app.dashboard.gpu_panel.text, *app.dashboard.process_panel.text[1:]])
+        assert "shares of 1 not readable (?)" in app.dashboard.process_panel.text[0]
         await resize(app, pilot, (120, 50))
-        assert "1 share unread (?) · 2 rows" in app.dashboard.processes.text[0]
+        assert "1 share unread (?) · 2 rows" in app.dashboard.process_panel.text[0]
         await pilot.press("question_mark")
         assert "Declared shares of 1 process are not readable" in text(app)
 

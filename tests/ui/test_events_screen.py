@@ -48,7 +48,8 @@ def log(*alerts: Alert, **changes: Any) -> Helpers:
 
 
 def shown(app: GpuwatchApp) -> list[str]:
-    return app.screen.query_one(EventList).text
+    assert isinstance(app.screen, EventsScreen)
+    return app.screen.list_panel.text
 
 
 async def test_the_log_and_what_holds_now_are_one_list_the_newest_first() -> None:
@@ -188,12 +189,18 @@ ABOUT_PROCESS = alert(
 )
 ABOUT_NOTHING = alert(3, gpu="", rule="data stale", title="no new data for 9 s")
 
+
+def events_of(app: GpuwatchApp) -> EventList:
+    assert isinstance(app.screen, EventsScreen)
+    return app.screen.rows
+
+
 Way = Callable[[GpuwatchApp, Pilot[int], Alert], Awaitable[None]]
 
 
 async def by_enter(app: GpuwatchApp, pilot: Pilot[int], about: Alert) -> None:
     await press(pilot, "e")
-    events = app.screen.query_one(EventList)
+    events = events_of(app)
     while events.selected is None or events.selected.id != about.id:
         await pilot.press("down")
     await press(pilot, "enter")
@@ -216,7 +223,7 @@ async def by_dialog(app: GpuwatchApp, pilot: Pilot[int], about: Alert) -> None:
 async def test_the_footer_says_what_enter_shows() -> None:
     async with running(frame(machine(4), ABOUT_PROCESS, ABOUT_GPU, ABOUT_NOTHING), (120, 36)) as (app, pilot):
         await press(pilot, "e")
-        events, seen = app.screen.query_one(EventList), {}
+        events, seen = events_of(app), {}
         for _ in events.found:
             assert events.selected is not None
             seen[events.selected.id] = text(app).splitlines()[-1]

@@ -52,15 +52,15 @@ async def test_in_a_heat_map_all_four_arrows_move() -> None:
 async def test_below_a_heat_map_stands_the_chosen_gpu() -> None:
     async with running(frame(machine(64), alert(17)), CELLS) as (app, pilot):
         await press(pilot, "tab", "down", "right")
-        line = app.dashboard.gpus.text[-1]
+        line = app.dashboard.gpu_panel.text[-1]
         assert line.startswith("● GPU 17")
         for word in ("you 22.0", "0.0 free", "50%", "near limit"):
             assert word in line
         seen = machine(64)
         lost = [msgspec.structs.replace(one, health=Health.LOST) if one.index == 17 else one for one in seen.gpus]
         await hand(app, pilot, frame(msgspec.structs.replace(seen, gpus=tuple(lost))))
-        assert Health.LOST.value in app.dashboard.gpus.text[-1]
-        assert "▲  --" in app.dashboard.gpus.text[1].replace("›17", "17")
+        assert Health.LOST.value in app.dashboard.gpu_panel.text[-1]
+        assert "▲  --" in app.dashboard.gpu_panel.text[1].replace("›17", "17")
 
 
 @pytest.mark.parametrize(("gpus", "size", "cell", "index"), [(8, TABLE, (20, 4), 3), (64, CELLS, (22, 1), 18)])
@@ -85,13 +85,13 @@ async def test_the_list_follows_the_chosen_gpu(size: tuple[int, int], back: str)
         panel = app.dashboard.processes
         await press(pilot, "tab", "end", "f")
         assert {row.gpu.index for row in panel.found} == {7}
-        assert "GPU 7" in panel.text[0]
+        assert "GPU 7" in app.dashboard.process_panel.text[0]
         await press(pilot, back)
         assert {row.gpu.index for row in panel.found} == {6}
-        assert "GPU 6" in panel.text[0]
+        assert "GPU 6" in app.dashboard.process_panel.text[0]
         await press(pilot, "f")
         assert len({row.gpu.index for row in panel.found}) == 8
-        assert "GPU 6" not in panel.text[0]
+        assert "GPU 6" not in app.dashboard.process_panel.text[0]
 
 
 async def test_no_process_is_meant_while_the_cursor_is_on_a_gpu() -> None:

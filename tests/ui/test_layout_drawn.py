@@ -221,16 +221,16 @@ def check(app: GpuwatchApp, shown: Frame, size: tuple[int, int]) -> None:
     assert line == height
     assert [strip.cell_length for strip in app.screen._compositor.render_strips()] == [width] * height
     if layout.form is not Form.TINY and shown.snapshot.gpus:
-        assert len(dashboard.gpus.lines) == layout.gpu_title + layout.gpus + layout.detail
-        assert len(dashboard.processes.lines) == layout.table_title + layout.rows
-        for panel in (dashboard.gpus, dashboard.processes):
-            check_cells(panel._table, panel)
+        assert len(dashboard.gpu_panel.lines) == layout.gpu_title + layout.gpus + layout.detail
+        assert len(dashboard.process_panel.lines) == layout.table_title + layout.rows
+        for rows in (dashboard.gpus, dashboard.processes):
+            check_cells(rows._table, rows)
 
 
-def check_cells(table: Table, panel: object) -> None:
+def check_cells(table: Table, rows: object) -> None:
     """Assert that each cell of a table takes the cells of its column, but for the last, which fills its line."""
     columns: Sequence[Column] = table._form[1]
-    assert not isinstance(panel, RowList) or columns == panel._table_columns
+    assert not isinstance(rows, RowList) or columns == rows._table_columns
     for drawn in table._drawn.values():
         for column, (spans, cells) in list(zip(columns, drawn.parts, strict=False))[:-1]:
             assert cells == sum(span.cells for span in spans) == column.gap + column.cells, (column.id, spans)

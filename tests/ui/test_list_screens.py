@@ -94,7 +94,7 @@ async def test_the_cursor_stays_on_its_row(key: str) -> None:
         fewer = full(words)
         await hand(app, pilot, replace(fewer, alerts=(*fewer.alerts, alert(1, raised=9.5e8))))
         assert rows.identity(rows.selected) == chosen
-        await pilot._post_mouse_events([MouseScrollDown], rows, offset=(5, 2))
+        await pilot._post_mouse_events([MouseScrollDown], screen.list_panel, offset=(5, 2))
         await pilot.pause()
         assert rows.identity(rows.selected) == chosen, "the wheel moves what is on screen, and not the cursor"
         top = rows.top
@@ -140,17 +140,18 @@ async def test_it_is_left_by_each_of_its_keys_and_by_a_click() -> None:
 @pytest.mark.parametrize(("key", "reversible"), [("u", True), ("t", False)])
 async def test_a_list_is_sorted_by_keys_and_by_clicks(key: str, reversible: bool) -> None:
     async with running(full(["ada", "ben", "cyn"]), (160, 50)) as (app, pilot):
-        rows = (await opened(app, pilot, key)).rows
+        screen = await opened(app, pilot, key)
+        rows, panel = screen.rows, screen.list_panel
         tried = set()
         for _ in rows.sorts:
             await pilot.press("end", "greater_than_sign")
             tried.add(rows.by)
             assert (rows.cursor, rows.top) == (0, 0), "at its top after a change"
         assert tried == set(rows.sorts)
-        title = rows.text[0]
-        await click(pilot, rows, title.index("user") + 1, 0)
+        title = panel.text[0]
+        await click(pilot, panel, title.index("user") + 1, 0)
         assert rows.by == "user"
-        assert "user▴" in rows.text[0]
+        assert "user▴" in panel.text[0]
         if reversible:
             await pilot.press("r")
             assert rows.reverse

@@ -12,6 +12,7 @@ from gpuwatch.model.snapshot import Process, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.draw.theme import StyleSet, make_styles
 from gpuwatch.ui.screens.people import PeopleList, PeopleScreen, columns
+from gpuwatch.ui.widgets.panels import ListPanel
 from tests.analysis.test_people import a_person
 from tests.support.builders import GIB, gpu, holding, process, snapshot, uid
 from tests.support.screen import Host, click, frame, frame_clock, press
@@ -25,7 +26,8 @@ class Desk(Host):
 
     @property
     def list(self) -> PeopleList:
-        return self.screen.query_one(PeopleList)
+        assert isinstance(self.screen, PeopleScreen)
+        return self.screen.rows
 
 
 def uid_of(name: str, place: int = 0) -> int:
@@ -59,10 +61,10 @@ async def opened(pilot: Pilot[Any], shown: Frame, drawn_with: StyleSet = SKIN) -
 async def test_what_enter_y_and_two_clicks_ask_for() -> None:
     async with Desk().run_test(size=(120, 36)) as pilot:
         app = await opened(pilot, frame(crowd(NAMES, unseen=True)))
-        await click(pilot, PeopleList, 20, 4)
+        await click(pilot, ListPanel, 20, 4)
         assert app.list.selected is not None
         assert app.list.selected.name == "dov"
-        await pilot.click(PeopleList, offset=(20, 30))
+        await pilot.click(ListPanel, offset=(20, 30))
         assert app.list.selected.name == "dov"
         await pilot.press("j", "y")
         assert app.asked == [("message", uid_of("eve"))]
@@ -73,7 +75,7 @@ async def test_what_enter_y_and_two_clicks_ask_for() -> None:
         await press(pilot, "G", "y", "enter")
         assert app.asked[2:] == [("message", None), ("user", None)]
         await opened(pilot, frame(crowd(NAMES, unseen=True)))
-        await click(pilot, PeopleList, 20, 3, times=2)
+        await click(pilot, ListPanel, 20, 3, times=2)
         assert app.asked[4:] == [("user", uid_of("cyn"))]
 
 

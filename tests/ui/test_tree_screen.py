@@ -42,11 +42,11 @@ async def refresh(app: Around, pilot: Pilot[None], seen: Snapshot) -> None:
 
 
 def tree(app: Around) -> TreeList:
-    return app.runs.query_one(TreeList)
+    return app.runs.rows
 
 
 def lines(app: Around) -> list[str]:
-    return [line for line in (one.rstrip() for one in tree(app).text[1:]) if line]
+    return [line for line in (one.rstrip() for one in app.runs.list_panel.text[1:]) if line]
 
 
 def chosen(app: Around) -> str:

@@ -74,8 +74,8 @@ def old_words(fleet: Fleet, now: float, interval: float) -> str:
 class HeatMap(HostList):
     """Heat map: a line for each host, with a cell for each of its GPUs."""
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
+    def __init__(self) -> None:
+        super().__init__()
         self.figure = "memory"
         """Figure that the cells show: `memory` or `utilization`."""
         self.marks: Mapping[tuple[str, str], FleetAlert] = {}

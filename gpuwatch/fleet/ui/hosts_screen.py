@@ -37,8 +37,8 @@ class HostList(FieldList[Host]):
     )
     NEEDED = ("host", "gpus", "free", "memory", "busy", "age", "people", "left")
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
+    def __init__(self) -> None:
+        super().__init__()
         self.by = "worst"
         self._order = StableOrder(HOST, self.identity, lambda one: one.weight)
 

@@ -1,22 +1,18 @@
-"""Panel of the alerts that hold now, worst first; it has no line without alerts."""
+"""Lines of the alerts that hold now, worst first; there is none without alerts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from rich.cells import cell_len
-from textual import events
-from textual.message import Message
 
 from gpuwatch.alerts.alert import Alert, Mute, Severity
 from gpuwatch.alerts.rules.health import STALE
 from gpuwatch.model.snapshot import SourceState
 from gpuwatch.monitor import Frame
-from gpuwatch.ui.draw.layout import Layout
 from gpuwatch.ui.draw.lines import Line, LineBuilder
 from gpuwatch.ui.draw.theme import Role, StyleSet
-from gpuwatch.ui.draw.view import View, clock, mark_of
-from gpuwatch.ui.widgets.panels import LinePanel
+from gpuwatch.ui.draw.view import clock, mark_of
 
 
 def alerts_of(frame: Frame) -> tuple[Alert, ...]:
@@ -90,37 +86,3 @@ def _line(alert: Alert, styles: StyleSet, width: int, wide: bool) -> Line:
     if evidence and room > 12:
         builder.gap(2).write(evidence, "muted", room - 2)
     return builder.build(width)
-
-
-class Alerts(LinePanel):
-    """Panel of alerts; a click on one shows its process or GPU, and one on their number the list of all."""
-
-    DEFAULT_CSS = "Alerts { pointer: pointer; }"
-
-    class Chosen(Message):
-        """Message: an alert was clicked."""
-
-        def __init__(self, alert: Alert) -> None:
-            self.alert = alert
-            super().__init__()
-
-    class Counted(Message):
-        """Message: the number of the other alerts was clicked."""
-
-    _drawn: Sequence[Alert] = ()
-    _counts: tuple[int, int] = (0, 0)
-    """Line of the number of other alerts, and its first cell."""
-
-    def draw(self, view: View, layout: Layout, width: int) -> None:
-        alerts = alerts_of(view.frame)
-        self._drawn = alerts[: layout.alerts]
-        standing = count_standing(view.frame)
-        self.show(alert_lines(alerts, view.styles, width, layout.alerts, standing))
-        more = count_words(alerts, view.styles, layout.alerts, standing)
-        self._counts = max(0, len(self._drawn) - 1), (width - cell_len(more)) * bool(alerts)
-
-    def on_click(self, event: events.Click) -> None:
-        if event.y == self._counts[0] and event.x >= self._counts[1]:
-            self.post_message(self.Counted())
-        elif event.y < len(self._drawn):
-            self.post_message(self.Chosen(self._drawn[event.y]))

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from textual import events
 from textual.binding import Binding
-from textual.message import Message
 
-from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.bindings import key_names
 from gpuwatch.ui.draw.lines import Line, LineBuilder
 from gpuwatch.ui.draw.theme import StyleSet
-from gpuwatch.ui.widgets.panels import LinePanel
 
 Hint = tuple[str, str, str]
 """Keys as shown, word, action."""
@@ -51,27 +47,3 @@ def footer_line(found: Sequence[Hint], styles: StyleSet, width: int) -> tuple[Li
         buttons.append((start, builder.cells, action))
         builder.gap(2)
     return builder.build(width), buttons
-
-
-class Footer(LinePanel):
-    """The line of keys."""
-
-    class Pressed(Message):
-        """Message: a hint was clicked."""
-
-        def __init__(self, action: str) -> None:
-            self.action = action
-            super().__init__()
-
-    _buttons: list[tuple[int, int, str]]
-
-    def draw(self, found: Sequence[Hint], styles: StyleSet, width: int) -> None:
-        """Draw the hints that fit, without those of actions that are refused."""
-        refused = actions_of(self).refused
-        line, self._buttons = footer_line([hint for hint in found if hint[2] not in refused], styles, width)
-        self.show([line])
-
-    def on_click(self, event: events.Click) -> None:
-        for start, end, action in self._buttons:
-            if start <= event.x < end:
-                self.post_message(self.Pressed(action))

@@ -12,7 +12,6 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 from rich.cells import cell_len
-from textual import events
 
 from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.alerts.rules.hardware import BUSY
@@ -25,7 +24,7 @@ from gpuwatch.model.fields import GPU, throttle_words
 from gpuwatch.model.snapshot import Gpu, Health, Holding, Instance, Process, Reason, known, number
 from gpuwatch.ui.draw.layout import Form, Grid, Layout, heat_map_grid
 from gpuwatch.ui.draw.lines import Line, LineBuilder
-from gpuwatch.ui.draw.row_list import CursorPanel
+from gpuwatch.ui.draw.row_list import Clicked, CursorList
 from gpuwatch.ui.draw.table import Cell, Column, Table, TableRow, field_column, title_line
 from gpuwatch.ui.draw.theme import Background, Glyphs, Role, StyleSet
 from gpuwatch.ui.draw.view import View, clock, mark_of
@@ -618,11 +617,11 @@ def used_share(gpu: Gpu) -> float | None:
     return share.number if share else None
 
 
-class Gpus(CursorPanel[Gpu]):
-    """Panel of all GPUs: a row for each, or the cells of a heat map."""
+class Gpus(CursorList[Gpu]):
+    """List of all GPUs: a row for each, or the cells of a heat map."""
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
+    def __init__(self) -> None:
+        super().__init__()
         self.active = False
         self._table = Table()
         self._bars: Bars = {}
@@ -657,14 +656,14 @@ class Gpus(CursorPanel[Gpu]):
         """Whether the GPUs are the cells of a heat map."""
         return self._grid is not None
 
-    def on_click(self, event: events.Click) -> None:
+    def click(self, x: int, y: int, *, again: bool) -> Clicked:
         """Choose a GPU; the second click shows its detail."""
-        place = self._place_at(event.x, event.y)
+        place = self._place_at(x, y)
         if place is None:
-            return
-        again = place == self.cursor and event.chain > 1
+            return ""
+        again = again and place == self.cursor
         self.point(place)
-        self.post_message(self.Chosen() if again else self.Moved())
+        return "chosen" if again else "moved"
 
     def _place_at(self, x: int, y: int) -> int | None:
         first = self._places[y] if y < len(self._places) else None
@@ -676,7 +675,7 @@ class Gpus(CursorPanel[Gpu]):
 
     # -- drawing ---------------------------------------------------------------------------------------------------
 
-    def draw(self, view: View, layout: Layout, width: int) -> None:
+    def draw(self, view: View, layout: Layout, width: int) -> list[Line]:
         """Draw the GPUs that were set last."""
         if view.styles is not self._style_set or len(self._bars) > MOST_BARS:
             self._style_set, self._bars = view.styles, {}
@@ -689,8 +688,7 @@ class Gpus(CursorPanel[Gpu]):
             lines = self._heat_map(view, alerts, width, layout.gpus, self._grid)
             if layout.detail and self.selected is not None:
                 lines.append(self._detail(view, self.selected, alerts, owners, width))
-            self.show(lines)
-            return
+            return lines
         self._grid = None
         columns = gpu_columns(layout.gpu_form, width, view.styles.glyphs)
         title = [title_line(columns, view.styles, width)] if layout.gpu_title else []
@@ -704,7 +702,7 @@ class Gpus(CursorPanel[Gpu]):
             if layout.children:
                 rows += [TableRow((gpu.key, one.uuid), row.instance_cells(one)) for one in gpu.instances]
             self._places += [place] * (len(rows) + len(title) - len(self._places))
-        self.show(title + self._table.lines(view.styles, width, columns, rows))
+        return title + self._table.lines(view.styles, width, columns, rows)
 
     def _heat_map(
         self, view: View, alerts: Mapping[str, Sequence[Alert]], width: int, lines: int, grid: Grid

@@ -129,8 +129,8 @@ class Processes(RowList[Row]):
 
     fields = PROCESS
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
+    def __init__(self) -> None:
+        super().__init__()
         self.by = "memory"
         self.filter: ListFilter[Row] = ListFilter()
         self.mine = False
@@ -160,13 +160,13 @@ class Processes(RowList[Row]):
         here = [row for row in self.every if self.only is None or row.gpu.key == self.only.key]
         self.update_rows([row for row in here if (row.mine or not self.mine) and self.filter(row)])
 
-    def draw_rows(self, layout: Layout, width: int) -> None:
+    def draw(self, layout: Layout, width: int) -> list[Line]:
         """Draw the rows that were read last."""
         self._form = layout.form
         styles, room = self._view.styles, layout.rows
         words = self._why_empty(self._view) if room and not self.found else ""
         empty = centred_lines(words, styles, width, room) if words else []
-        self.draw(styles, width, room + layout.table_title, empty)
+        return self.lines(styles, width, room + layout.table_title, empty)
 
     def identity(self, row: Row) -> RowKey:
         """Return GPU, PID and start time."""

@@ -1,20 +1,18 @@
 """Lists with a cursor that stays on its item, and lists of rows under column titles.
 
-`ItemCursor` is under every list of the program, `CursorPanel` under those that are panels. `RowList` is under the
+`ItemCursor` is under every list of the program, `CursorList` under those that have a panel. `RowList` is under the
 process list and the screens of people, runs, strays and events: a list is a subclass that has the columns for a width,
-the text of each cell, and what identifies a row; drawing, sorting, keys and mouse are here. `FieldList` is under the
-lists of hosts and of a fleet.
+the text of each cell, and what identifies a row; drawing, sorting, and what keys and mouse do are here. `FieldList` is
+under the lists of hosts and of a fleet.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, Literal, TypeAlias, TypeVar
 
 from rich.cells import cell_len
-from textual import events
-from textual.message import Message
 
 from gpuwatch.analysis.rows import StableOrder
 from gpuwatch.model.fields import Field
@@ -22,9 +20,11 @@ from gpuwatch.model.filters import find_next
 from gpuwatch.ui.draw.lines import Line, LineBuilder, blank
 from gpuwatch.ui.draw.table import Cell, Column, Table, TableRow, field_column, write_title
 from gpuwatch.ui.draw.theme import Background, Role, StyleSet
-from gpuwatch.ui.widgets.panels import LinePanel
 
 T = TypeVar("T")
+
+Clicked: TypeAlias = Literal["", "moved", "chosen", "box"]
+"""Effect of a click: none, cursor or order moved, the item under the cursor was clicked again, or its box."""
 
 WHEEL: Final = 3
 """Rows that one notch of the mouse wheel moves."""
@@ -71,33 +71,32 @@ class ItemCursor(Generic[T]):
         self._key = self._keys[self.cursor] if self._keys else None
 
 
-class CursorPanel(LinePanel, ItemCursor[T]):
-    """Panel of items, one of which has the cursor."""
+class CursorList(ItemCursor[T]):
+    """Items, one of which has the cursor, with what keys and the mouse do."""
 
-    class Moved(Message):
-        """Message: cursor, scroll or order changed; the panel has to be drawn again."""
-
-    class Chosen(Message):
-        """Message: the item under the cursor was clicked again."""
-
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        ItemCursor.__init__(self)
+    def __init__(self) -> None:
+        super().__init__()
         self.active = True
-        """Whether the keys move this cursor; on a screen with two panels one of them is active."""
+        """Whether the keys move this cursor; on a screen with two lists one of them is active."""
 
     def move(self, by: int) -> None:
         """Move the cursor by `by` lines."""
         self.point(self.cursor + by)
-        self.post_message(self.Moved())
 
     def page(self, by: int) -> None:
         """Move the cursor by `by` screens."""
         self.move(by * max(1, len(self.found)))
 
+    @abstractmethod
+    def click(self, x: int, y: int, *, again: bool) -> Clicked:
+        """React to a click at a cell; `again` if it is not the first one there."""
 
-class RowList(CursorPanel[T]):
-    """List widget, one line a row.
+    def scroll(self, by: int) -> None:
+        """Scroll by lines; the cursor stays on its item."""
+
+
+class RowList(CursorList[T]):
+    """List, one line a row.
 
     Keys move the cursor and scroll to it; the mouse wheel scrolls the list and leaves the cursor on its row.
     """
@@ -110,8 +109,8 @@ class RowList(CursorPanel[T]):
     titled: ClassVar[bool] = True
     """Whether the list shows column titles, where it has two lines or more."""
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
+    def __init__(self) -> None:
+        super().__init__()
         self.by = ""
         """Order of the rows, one of `sorts`."""
         self.reverse = False
@@ -137,9 +136,9 @@ class RowList(CursorPanel[T]):
         """Sort rows by the chosen order."""
         return list(rows)
 
-    def react(self, x: int) -> bool:
-        """React to a click at a cell of the row under the cursor; returns whether the click is used up."""
-        return False
+    def react(self, x: int) -> Clicked:
+        """React to a click at a cell of the row under the cursor; empty where that cell is like any other."""
+        return ""
 
     # -- rows and cursor -------------------------------------------------------------------------------------------
 
@@ -174,13 +173,11 @@ class RowList(CursorPanel[T]):
         self.by, self.reverse = order, reverse
         self.to_top()
         self.sort_rows()
-        self.post_message(self.Moved())
 
     def move(self, by: int) -> None:
         """Move the cursor by `by` rows."""
-        self.point(self.cursor + by)
+        super().move(by)
         self._reveal()
-        self.post_message(self.Moved())
 
     def page(self, by: int) -> None:
         """Move the cursor by `by` screens."""
@@ -228,21 +225,21 @@ class RowList(CursorPanel[T]):
 
     # -- mouse -----------------------------------------------------------------------------------------------------
 
-    def on_click(self, event: events.Click) -> None:
+    def click(self, x: int, y: int, *, again: bool) -> Clicked:
         """Select a row, choose it at the second click, or sort by the column whose title was clicked."""
-        place = event.y - self._title_lines
+        place = y - self._title_lines
         if place < 0:
-            order = self.order_at(event.x)
-            if order in self._orders:
-                self.sort_by(order)
-            return
+            order = self.order_at(x)
+            if order not in self._orders:
+                return ""
+            self.sort_by(order)
+            return "moved"
         place += self.top
         if place >= len(self.found):
-            return
-        again = place == self.cursor and event.chain > 1
+            return ""
+        again = again and place == self.cursor
         self.point(place)
-        if not self.react(event.x):
-            self.post_message(self.Chosen() if again else self.Moved())
+        return self.react(x) or ("chosen" if again else "moved")
 
     def order_at(self, x: int) -> str:
         """Return the order of the column at a cell of the titles; empty for none.
@@ -256,28 +253,17 @@ class RowList(CursorPanel[T]):
                 return column.order or column.id
         return ""
 
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Scroll; the cursor stays on its row."""
-        event.stop()
-        self._scroll(WHEEL)
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Scroll back."""
-        event.stop()
-        self._scroll(-WHEEL)
-
-    def _scroll(self, by: int) -> None:
+    def scroll(self, by: int) -> None:
         self.top = max(0, min(self.top + by, len(self._keys) - self.page_rows))
-        self.post_message(self.Moved())
 
     # -- drawing ---------------------------------------------------------------------------------------------------
 
-    def draw(
-        self, styles: StyleSet, width: int, lines: int, empty: Sequence[Line] = (), *, below: Sequence[Line] = ()
-    ) -> None:
-        """Draw titles and rows in `lines` lines: `empty` where there are no rows, and `below` after a blank line."""
-        self._title_lines = int(self.titled and lines > 1)
-        shown = self._shown(lines - self._title_lines)
+    def lines(
+        self, styles: StyleSet, width: int, height: int, empty: Sequence[Line] = (), *, below: Sequence[Line] = ()
+    ) -> list[Line]:
+        """Draw titles and rows in `height` lines: `empty` where there are no rows, and `below` after a blank line."""
+        self._title_lines = int(self.titled and height > 1)
+        shown = self._shown(height - self._title_lines)
         self._columns = self.columns(styles, width)
         drawn = [self.title_line(styles, width)] if self._title_lines else []
         drawn += self._table.lines(styles, width, self._table_columns, self._rows(shown, styles))
@@ -285,7 +271,7 @@ class RowList(CursorPanel[T]):
             drawn += empty
         elif below:
             drawn += [blank(styles, width), *below]
-        self.show((drawn + [blank(styles, width)] * (lines - len(drawn)))[:lines])
+        return (drawn + [blank(styles, width)] * (height - len(drawn)))[:height]
 
     def title_line(self, styles: StyleSet, width: int) -> Line:
         builder = LineBuilder(styles, "band")
@@ -332,8 +318,8 @@ class FieldList(RowList[T]):
     NEEDED: ClassVar[Sequence[str]] = ()
     """Columns but the last, the most needed first: a narrow terminal shows fewer. Empty for their order."""
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
+    def __init__(self) -> None:
+        super().__init__()
         self._order = StableOrder[T](self.fields, self.identity, lambda _: 0)
 
     def ordered(self, rows: Sequence[T]) -> list[T]:

@@ -84,8 +84,8 @@ class EventList(RowList[Alert]):
 
     titled = False
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
+    def __init__(self) -> None:
+        super().__init__()
         self.now = 0.0
         """Wall-clock time now."""
         self._follows_newest = True

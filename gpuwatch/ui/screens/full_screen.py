@@ -11,11 +11,11 @@ from textual.screen import ModalScreen
 
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.bindings import with_own_keys
-from gpuwatch.ui.draw.footer import Footer, Hint
+from gpuwatch.ui.draw.footer import Hint
 from gpuwatch.ui.draw.lines import Line
 from gpuwatch.ui.draw.theme import StyleSet
 from gpuwatch.ui.partial_updates import PartialUpdateCompositor, is_covered
-from gpuwatch.ui.widgets.panels import LinePanel
+from gpuwatch.ui.widgets.panels import Footer, LinePanel
 
 
 class FullScreen(ModalScreen[None]):

@@ -26,7 +26,7 @@ from gpuwatch.ui.draw.row_list import RowList
 from gpuwatch.ui.draw.theme import Role, StyleSet
 from gpuwatch.ui.draw.view import View, replay_words
 from gpuwatch.ui.screens.full_screen import FullScreen
-from gpuwatch.ui.widgets.panels import LinePanel
+from gpuwatch.ui.widgets.panels import LinePanel, ListPanel
 from gpuwatch.ui.widgets.prompt import Prompt
 
 if TYPE_CHECKING:
@@ -86,9 +86,10 @@ class ListScreen(FullScreen, Generic[L]):
     def __init__(self, frame: Frame | None, styles: StyleSet, *, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` is the monotonic clock that frames are stamped with."""
         super().__init__(styles)
-        self.rows = self.LIST(id=f"{self.NAME}-list")
+        self.rows = self.LIST()
         self._frame = frame
         self._clock = clock
+        self.list_panel = ListPanel(self.rows, id=f"{self.NAME}-list")
         self._detail = LinePanel(id=f"{self.NAME}-detail")
 
     # -- what each screen has of its own ---------------------------------------------------------------------------
@@ -138,7 +139,7 @@ class ListScreen(FullScreen, Generic[L]):
         widgets: list[Widget] = [
             self._title_panel,
             self._notice_panel,
-            self.rows,
+            self.list_panel,
             self._detail,
             *self.entries(),
             self._footer,
@@ -178,12 +179,12 @@ class ListScreen(FullScreen, Generic[L]):
         notice = wrap(self.notice(), max(1, width - 2))[: max(0, height - 3)]
         room = max(1, height - 1 - len(notice) - footer - detail)
         with self.app.batch_update():
-            rows.set_height(room)
+            self.list_panel.set_height(room)
             why: list[tuple[str, Role]] = [(words, "muted") for words in self.why_empty()] if not rows.found else []
             empty = notice_lines(why, styles, width, room - (rows.titled and room > 1))
             notes = [line for words in self.notes() for line in wrap(words, max(1, min(120, width - 4)))]
             below = [LineBuilder(styles).gap(2).write(words, "muted").build(width) for words in notes]
-            rows.draw(styles, width, room, empty, below=below)
+            self.list_panel.show(rows.lines(styles, width, room, empty, below=below))
             self._detail.display = detail > 0
             self._detail.set_height(max(detail, 1))
             self._detail.show(self.detail(width, detail) if detail else [])
@@ -212,29 +213,37 @@ class ListScreen(FullScreen, Generic[L]):
 
     # -- what the user does ----------------------------------------------------------------------------------------
 
-    def on_cursor_panel_moved(self, message: RowList.Moved) -> None:
+    def on_list_panel_clicked(self, message: ListPanel.Clicked) -> None:
+        """Draw the list again, or choose the row that was clicked twice."""
         message.stop()
-        self.paint()
+        if message.effect == "box":
+            self.action_select()
+        elif message.effect == "chosen":
+            self.action_choose()
+        else:
+            self.paint()
 
-    def on_cursor_panel_chosen(self, message: RowList.Chosen) -> None:
-        """Choose the row that was clicked twice."""
-        message.stop()
-        self.action_choose()
+    def action_select(self) -> None:
+        """Select the row under the cursor, or unselect it."""
 
     def action_choose(self) -> None:
         """Run the action of Enter on the row under the cursor."""
 
     def action_move(self, by: int) -> None:
         self.rows.move(by)
+        self.paint()
 
     def action_page(self, by: int) -> None:
         self.rows.page(by)
+        self.paint()
 
     def action_sort(self, by: int) -> None:
         self.rows.sort_next(by)
+        self.paint()
 
     def action_reverse(self) -> None:
         self.rows.sort_by(self.rows.by)
+        self.paint()
 
 
 FILTER_KEY: Final = Binding(
@@ -304,7 +313,9 @@ class FilteredListScreen(ListScreen[L], Generic[L, R]):
         if not self._sought.terms:
             self._open_filter("", finding=True)
             return
-        if not self.rows.find(self._sought, by):
+        if self.rows.find(self._sought, by):
+            self.paint()
+        else:
             self.notify(f"no {self.ROW} here matches {self._sought.text}", markup=False, timeout=4)
 
     def action_close(self) -> None:

@@ -105,8 +105,8 @@ class PeopleList(RowList[Person]):
 
     fields = PERSON
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
+    def __init__(self) -> None:
+        super().__init__()
         self.by = "memory"
         self._order = stable_order()
         self.useful = UsefulColumns[Process]({"declared": _is_read})

@@ -7,7 +7,6 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.binding import Binding, BindingType
-from textual.message import Message
 
 from gpuwatch.analysis.strays import STRAY, Stray, StrayCertainty, StrayReport, notes
 from gpuwatch.base import procfs
@@ -21,7 +20,7 @@ from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.draw.footer import Hint
 from gpuwatch.ui.draw.lines import Line
 from gpuwatch.ui.draw.notice import nothing_words
-from gpuwatch.ui.draw.row_list import RowList
+from gpuwatch.ui.draw.row_list import Clicked, RowList
 from gpuwatch.ui.draw.table import Cell, Column, field_column
 from gpuwatch.ui.draw.theme import Background, Role, StyleSet
 from gpuwatch.ui.screens.dialog import ConfirmDialog
@@ -78,11 +77,8 @@ def total(strays: Collection[Stray], possible: Collection[Stray] = ()) -> str:
 class StrayList(RowList[Stray]):
     """List of strays; the cursor follows its process, not the line."""
 
-    class BoxClicked(Message):
-        """The box of the stray under the cursor was clicked."""
-
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
+    def __init__(self) -> None:
+        super().__init__()
         self.now = 0.0
         """Wall-clock time of the snapshot."""
         self.chosen: set[Key] = set()
@@ -121,11 +117,8 @@ class StrayList(RowList[Stray]):
             for column in columns
         )
 
-    def react(self, x: int) -> bool:
-        """Select the stray whose box was clicked."""
-        if x < 6:
-            self.post_message(self.BoxClicked())
-        return False
+    def react(self, x: int) -> Clicked:
+        return "box" if x < 6 else ""
 
 
 class StraysScreen(ListScreen[StrayList]):
@@ -211,9 +204,6 @@ class StraysScreen(ListScreen[StrayList]):
         return self.notes()
 
     # -- actions ---------------------------------------------------------------------------------------------------
-
-    def on_stray_list_box_clicked(self, _message: StrayList.BoxClicked) -> None:
-        self.action_select()
 
     def action_select(self) -> None:
         """Select the stray under the cursor, or unselect it; say why where it cannot be."""

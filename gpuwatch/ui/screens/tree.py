@@ -35,7 +35,7 @@ from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.draw.footer import Hint, hints
 from gpuwatch.ui.draw.lines import Line, LineBuilder, blank
 from gpuwatch.ui.draw.notice import nothing_words
-from gpuwatch.ui.draw.row_list import RowList
+from gpuwatch.ui.draw.row_list import Clicked, RowList
 from gpuwatch.ui.draw.table import Cell, Column, field_column
 from gpuwatch.ui.draw.theme import Background, Glyphs, Role, StyleSet
 from gpuwatch.ui.draw.view import View
@@ -176,8 +176,8 @@ class TreeList(RowList[Branch]):
     sorts = ORDERS
     reversible = False
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
+    def __init__(self) -> None:
+        super().__init__()
         self.by = "memory"
         self.nodes: list[Node] = []
         self.view: View
@@ -263,14 +263,12 @@ class TreeList(RowList[Branch]):
         if node is not None and node.children:
             self._opened[node.key] = not self.is_open(node) if wanted is None else wanted
             self.update_nodes(self.nodes)
-        self.post_message(self.Moved())
 
     def toggle_every(self) -> None:
         """Open everything; close it where all is open already."""
         self._every = any(not self.is_open(node) for node in every(self.nodes) if node.children)
         self._opened.clear()
         self.update_nodes(self.nodes)
-        self.post_message(self.Moved())
 
     def to_top(self) -> None:
         super().to_top()
@@ -280,14 +278,14 @@ class TreeList(RowList[Branch]):
         super()._put(place)
         self._path = self.found[self.cursor].path if self.found else ()
 
-    def react(self, x: int) -> bool:
+    def react(self, x: int) -> Clicked:
         """Open or close the node where its mark was clicked."""
         branch = self.found[self.cursor]
         mark = 2 + 2 * min(len(branch.last), levels(self._columns[0].cells))
-        hit = mark <= x < mark + 2 and bool(branch.node.children)
-        if hit:
-            self.set_open()
-        return hit
+        if not (mark <= x < mark + 2 and branch.node.children):
+            return ""
+        self.set_open()
+        return "moved"
 
     # -- drawing ---------------------------------------------------------------------------------------------------
 
@@ -410,20 +408,25 @@ class TreeScreen(ListScreen[TreeList]):
         node = tree.chosen
         if node is None or node.process is None:
             tree.set_open()
+            self.paint()
         elif node.rows:
             actions_of(self).show_detail(node.rows[0].key)
 
     def action_right(self) -> None:
         self.rows.right()
+        self.paint()
 
     def action_left(self) -> None:
         self.rows.left()
+        self.paint()
 
     def action_fold(self) -> None:
         self.rows.set_open()
+        self.paint()
 
     def action_toggle_every(self) -> None:
         self.rows.toggle_every()
+        self.paint()
 
     def action_end_process(self) -> None:
         """Ask whether to end the process, or the run where the cursor is on a run; groups cannot be ended."""

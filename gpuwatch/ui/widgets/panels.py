@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style as RichStyle
+from textual import events
 from textual.geometry import Region
+from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
+from gpuwatch.alerts.alert import Alert
+from gpuwatch.ui.actions import actions_of
+from gpuwatch.ui.draw.alerts import alert_lines, alerts_of, count_standing, count_words
+from gpuwatch.ui.draw.footer import Hint, footer_line
+from gpuwatch.ui.draw.layout import Layout
 from gpuwatch.ui.draw.lines import Line, changed, plain, width_of
-from gpuwatch.ui.draw.theme import Style
+from gpuwatch.ui.draw.row_list import WHEEL, Clicked, CursorList
+from gpuwatch.ui.draw.theme import Style, StyleSet
+from gpuwatch.ui.draw.view import View
 
 
 @lru_cache(1024)
@@ -86,3 +97,94 @@ class LinePanel(Widget):
     @property
     def text(self) -> list[str]:
         return [plain(line) for line in self.lines]
+
+
+class ListPanel(LinePanel):
+    """Panel of a list with a cursor, which the mouse moves and scrolls."""
+
+    class Clicked(Message):
+        """Message: the mouse changed cursor, scroll or order, or chose an item."""
+
+        def __init__(self, effect: Clicked) -> None:
+            self.effect = effect
+            super().__init__()
+
+    def __init__(self, rows: CursorList[Any], *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.rows = rows
+
+    def on_click(self, event: events.Click) -> None:
+        effect = self.rows.click(event.x, event.y, again=event.chain > 1)
+        if effect:
+            self.post_message(self.Clicked(effect))
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """Scroll; the cursor stays on its row."""
+        self._scroll(event, WHEEL)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """Scroll back."""
+        self._scroll(event, -WHEEL)
+
+    def _scroll(self, event: events.MouseEvent, by: int) -> None:
+        event.stop()
+        self.rows.scroll(by)
+        self.post_message(self.Clicked("moved"))
+
+
+class Alerts(LinePanel):
+    """Panel of alerts; a click on one shows its process or GPU, and one on their number the list of all."""
+
+    DEFAULT_CSS = "Alerts { pointer: pointer; }"
+
+    class Chosen(Message):
+        """Message: an alert was clicked."""
+
+        def __init__(self, alert: Alert) -> None:
+            self.alert = alert
+            super().__init__()
+
+    class Counted(Message):
+        """Message: the number of the other alerts was clicked."""
+
+    _drawn: Sequence[Alert] = ()
+    _counts: tuple[int, int] = (0, 0)
+    """Line of the number of other alerts, and its first cell."""
+
+    def draw(self, view: View, layout: Layout, width: int) -> None:
+        alerts = alerts_of(view.frame)
+        self._drawn = alerts[: layout.alerts]
+        standing = count_standing(view.frame)
+        self.show(alert_lines(alerts, view.styles, width, layout.alerts, standing))
+        more = count_words(alerts, view.styles, layout.alerts, standing)
+        self._counts = max(0, len(self._drawn) - 1), (width - cell_len(more)) * bool(alerts)
+
+    def on_click(self, event: events.Click) -> None:
+        if event.y == self._counts[0] and event.x >= self._counts[1]:
+            self.post_message(self.Counted())
+        elif event.y < len(self._drawn):
+            self.post_message(self.Chosen(self._drawn[event.y]))
+
+
+class Footer(LinePanel):
+    """The line of keys."""
+
+    class Pressed(Message):
+        """Message: a hint was clicked."""
+
+        def __init__(self, action: str) -> None:
+            self.action = action
+            super().__init__()
+
+    _buttons: list[tuple[int, int, str]]
+
+    def draw(self, found: Sequence[Hint], styles: StyleSet, width: int) -> None:
+        """Draw the hints that fit, without those of actions that are refused."""
+        refused = actions_of(self).refused
+        line, self._buttons = footer_line([hint for hint in found if hint[2] not in refused], styles, width)
+        self.show([line])
+
+    def on_click(self, event: events.Click) -> None:
+        for start, end, action in self._buttons:
+            if start <= event.x < end:
+                self.post_message(self.Pressed(action))

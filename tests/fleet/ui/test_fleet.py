@@ -227,12 +227,13 @@ async def test_the_cursor_stays_on_its_host_and_columns_sort() -> None:
         await publish(app, pilot, fleet(a_fleet(59, 8)))
         assert rows.selected.name == chosen
         await press(pilot, "t", "greater_than_sign", "greater_than_sign")
-        table = cast(TableScreen, top(app)).rows
+        screen = cast(TableScreen, top(app))
+        table, panel = screen.rows, screen.list_panel
         for order in ("gpus", "free", "memory", "left", "busy", "people", "age"):
             assert table.by == order
-            assert f"▾{HOST[order].title}" in table.text[0]
+            assert f"▾{HOST[order].title}" in panel.text[0]
             await press(pilot, "greater_than_sign")
-        await click(pilot, table, table.text[0].index("free") + 1, 0)
+        await click(pilot, panel, panel.text[0].index("free") + 1, 0)
         assert table.by == "free"
         assert table.found[0].name == "node0000"
         await press(pilot, "r")

@@ -59,13 +59,13 @@ async def test_the_list_of_processes(
     declared: Declared, context: ProcessContext | None, titles: tuple[str, ...]
 ) -> None:
     async with running(frame(machine(declared, context)), (160, 50)) as (app, pilot):
-        title, row = app.dashboard.processes.text[:2]
+        title, row = app.dashboard.process_panel.text[:2]
         assert {name for name in ("used/limit %", "mem %", "runs in") if name in title} == {*titles}
         assert row[: title.index("%") + 1].split()[-1].partition("/")[0] == "51"
         app.show_columns(("used", "in"))  # chosen by the user: always there
         await pilot.pause()
-        assert "used/limit %" in app.dashboard.processes.text[0]
-        assert "runs in" in app.dashboard.processes.text[0]
+        assert "used/limit %" in app.dashboard.process_panel.text[0]
+        assert "runs in" in app.dashboard.process_panel.text[0]
 
 
 async def test_the_table_does_not_jump_within_a_minute() -> None:
@@ -74,7 +74,7 @@ async def test_the_table_does_not_jump_within_a_minute() -> None:
     async with running(first, (160, 50)) as (app, pilot):
         for seconds, words in ((0.0, "mem %"), (HELD - 1, "mem %"), (HELD, "used/limit %")):
             await resize(app, pilot, (160, 50), replace(known, received=first.received + seconds))
-            assert words in app.dashboard.processes.text[0]
+            assert words in app.dashboard.process_panel.text[0]
 
 
 async def test_the_screen_of_people() -> None:
@@ -83,4 +83,4 @@ async def test_the_screen_of_people() -> None:
             screen = PeopleScreen(frame(machine(declared)), make_styles("gpuwatch-dark"), clock=frame_clock)
             await pilot.app.push_screen(screen)
             await pilot.pause()
-            assert ("declared" in screen.rows.text[0]) == is_shown
+            assert ("declared" in screen.list_panel.text[0]) == is_shown
