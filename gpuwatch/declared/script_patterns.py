@@ -301,8 +301,6 @@ def _vllm_engine(site: Site, call: ast.Call) -> Items:
         found = site.follow(given) if given is not None else call
         if isinstance(found, ast.Call) and site.path(found.func).endswith("EngineArgs"):
             made = found
-    elif path == LOCAL:
-        return
     parts = (*(site.follow(one.value) for one in made.keywords if one.arg is None), *([] if made is call else [made]))
     at, lifts = site._replace(node=made), made is not call or path.endswith("LLM")
     fields = {"basis": Basis.TOTAL, "margin": Margin.BUDGET, "dynamic": not lifts, "lifts": lifts}
