@@ -168,7 +168,7 @@ class ScriptValues:
                 return "__main__"
             case ast.Name(id=name):
                 return self._evaluate_name(name, depth - 1)
-            case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts) if len(parts) <= _MOST:
+            case ast.Tuple(elts=parts) | ast.List(elts=parts) if len(parts) <= _MOST:
                 return tuple(_bounded(evaluate(part)) for part in parts)
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return not evaluate(operand)
@@ -185,7 +185,8 @@ class ScriptValues:
                 if self.symbols.path(right) in ("os.environ", "os.environ.keys()"):
                     found = self._read_variable(node, evaluate(left), None) is not None
                     return found is isinstance(kind, ast.In) if isinstance(kind, ast.In | ast.NotIn) else _unknown()
-                return _compare(evaluate(left), kind, evaluate(right))
+                several = ast.Tuple(elts=right.elts) if isinstance(right, ast.Set) else right  # `in {"0", "1"}`
+                return _compare(evaluate(left), kind, evaluate(several))
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 truth = self.truth(test)
                 if truth is not None:
@@ -195,7 +196,8 @@ class ScriptValues:
             case ast.FormattedValue(value=inner, conversion=-1, format_spec=None):
                 return _text(evaluate(inner))
             case ast.Attribute(value=base, attr="type"):  # `device.type == "cuda"`
-                if isinstance(evaluate(base), ScriptDevice):
+                device = evaluate(base)
+                if isinstance(device, ScriptDevice) and device.known:
                     return "cuda"
             case ast.Subscript(value=base, slice=key) if self.symbols.path(base) == "os.environ":
                 return self._read_variable(node, evaluate(key))
@@ -309,10 +311,16 @@ def _compute(left: Known, operation: ast.operator, right: Known) -> Scalar:
 
 
 def _compare(left: Known, kind: ast.cmpop, right: Known) -> bool:
-    """Compare two values; the number of GPUs (EACH) is at least 1 in a process that holds one."""
-    if left != EACH:
+    """Compare two values; the number of GPUs (EACH) is at least 1 in a process that holds one.
+
+    Lists are not compared with each other: a tuple and a set are none, and all three are tuples here.
+    """
+    among = isinstance(kind, ast.In | ast.NotIn)
+    if SOME in (left, right) or isinstance(left, tuple) or (isinstance(right, tuple) and not among):
+        raise _UnknownError
+    if EACH not in (left, right):
         return bool(_OPERATORS[type(kind)](left, right))
-    if not isinstance(right, int) or (isinstance(kind, ast.Eq | ast.NotEq) and right > 0):
+    if left != EACH or not isinstance(right, int) or (isinstance(kind, ast.Eq | ast.NotEq) and right > 0):
         raise _UnknownError
     found = {bool(_OPERATORS[type(kind)](number, right)) for number in (1, _MOST_DEVICES)}
     return found.pop() if len(found) == 1 else _unknown()
