@@ -6,7 +6,7 @@ that it can judge, fine or not, since only an observation that is fine ends an a
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -17,9 +17,9 @@ from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.alerts.unattributed import GapEvidence
 from gpuwatch.base.units import Unit
-from gpuwatch.model.holdings import UNSEEN_USER, GpuProcess, Holdings
+from gpuwatch.model.holdings import UNSEEN_USER, GpuOwner, GpuProcess, Holdings
 from gpuwatch.model.shares import LimitUsage, limit_usages
-from gpuwatch.model.snapshot import Gpu, Health, Presence, Process, Snapshot, number
+from gpuwatch.model.snapshot import Gpu, Health, Presence, Process, Snapshot
 
 if TYPE_CHECKING:  # the causes of unknown memory are found without a history, too
     from gpuwatch.history.history import HistoryView
@@ -134,6 +134,11 @@ class RuleContext:
         return {gpu.key: self.holdings.on(gpu) for gpu in self.gpus if not gpu.unreliable}
 
     @cached_property
+    def owners(self) -> Mapping[str, Sequence[GpuOwner]]:
+        """Owners of these processes, by the GPU's key."""
+        return {gpu.key: self.holdings.owners(gpu) for gpu in self.gpus if not gpu.unreliable}
+
+    @cached_property
     def placements(self) -> Sequence[Sequence[GpuProcess]]:
         """Each process's entries on all GPUs where it computes or could compute, by index."""
         found: defaultdict[tuple[int, int], list[GpuProcess]] = defaultdict(list)
@@ -215,14 +220,9 @@ def named_owners(names: Iterable[str], visible: Collection[str]) -> tuple[str, .
     return tuple(name for at, name in enumerate(shown) if name != UNSEEN_USER or not at)
 
 
-def largest_first(sizes: Mapping[int, float]) -> tuple[int, ...]:
-    """Return PIDs by their sizes, the largest first."""
+def largest_first(held: Iterable[GpuProcess]) -> tuple[int, ...]:
+    """Return the PIDs of processes by their memory on all these GPUs, the largest first."""
+    sizes: Counter[int] = Counter()
+    for one in held:
+        sizes[one.process.pid] += one.memory
     return tuple(sorted(sizes, key=lambda pid: (-sizes[pid], pid)))
-
-
-def sizes_by_pid(gpu: Gpu) -> dict[int, float]:
-    """Return the known bytes of each process that a GPU lists."""
-    sizes: defaultdict[int, float] = defaultdict(float)
-    for one in gpu.holdings:
-        sizes[one.pid] += number(one.memory) or 0.0
-    return sizes

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from gpuwatch.model.snapshot import Gpu, Holding, Presence, Process, Reason, Snapshot, known
+from gpuwatch.model.snapshot import Gpu, Holding, Process, Reason, Snapshot, number
 
 UNSEEN_USER: Final = "?"
 """Name of the owner of what no visible user holds."""
@@ -24,8 +24,10 @@ class GpuProcess(msgspec.Struct, eq=False):
     """One process on one GPU; its holdings on several MIG instances of the GPU are added up. It never changes."""
 
     process: Process
-    """A process that the snapshot does not have is hidden, and its owner is not visible."""
+    """One that the snapshot does not have is without facts, and its owner is not visible."""
     gpu: Gpu
+    start: int
+    """Start time as the holdings have it, to look up the history."""
     holdings: Sequence[Holding]
     """One, but on several MIG instances."""
     memory: int
@@ -36,11 +38,8 @@ class GpuProcess(msgspec.Struct, eq=False):
     """Percent, the highest of the known figures; None where none is known."""
     sm_complete: bool
     """Whether its figure is known on each instance: else `sm` is a minimum."""
-
-    @property
-    def start(self) -> int:
-        """Start time as the holdings have it, to look up the history."""
-        return self.holdings[0].start
+    graphics: bool
+    """Whether it only draws a screen."""
 
     @property
     def sized(self) -> bool:
@@ -51,11 +50,6 @@ class GpuProcess(msgspec.Struct, eq=False):
     def kinds(self) -> frozenset[str]:
         """C, G and M, as in `Holding.kind`."""
         return frozenset(kind for one in self.holdings for kind in one.kind.split("+"))
-
-    @property
-    def graphics(self) -> bool:
-        """Whether it only draws a screen."""
-        return all(one.kind == "G" for one in self.holdings)
 
     @property
     def silent(self) -> bool:
@@ -73,39 +67,40 @@ class GpuOwner(msgspec.Struct, eq=False):
     gpu: Gpu
     processes: Sequence[GpuProcess]
     """In the order of the driver's list; at least one."""
-    memory: int
-    """Bytes that are known."""
-    complete: bool
-    """Whether the memory of each process is known."""
+
+    @property
+    def memory(self) -> int:
+        """Bytes that are known."""
+        return sum([one.memory for one in self.processes])
+
+    @property
+    def complete(self) -> bool:
+        """Whether the memory of each process is known."""
+        return all(one.complete for one in self.processes)
 
 
 def fold_processes(gpu: Gpu, processes: Mapping[int, Process]) -> tuple[GpuProcess, ...]:
     """Return the processes on a GPU, in the order of the driver's list; `processes` are the snapshot's by PID."""
-    listed: dict[tuple[int, int], list[Holding]] = {}
+    found: dict[tuple[int, int], GpuProcess] = {}
     for one in gpu.holdings:
-        listed.setdefault((one.pid, one.start), []).append(one)
-    return tuple([_fold(gpu, processes.get(pid), several) for (pid, _), several in listed.items()])
+        size, sm, key = number(one.memory), number(one.sm), (one.pid, one.start)
+        process = processes.get(one.pid) or Process(pid=one.pid, start=one.start)
+        new = GpuProcess(
+            process, gpu, one.start, (one,), int(size or 0), size is not None, sm, sm is not None, one.kind == "G"
+        )
+        found[key] = _added(found[key], new) if key in found else new
+    return tuple(found.values())
 
 
-def _fold(gpu: Gpu, process: Process | None, several: Sequence[Holding]) -> GpuProcess:
-    first = several[0]
-    if process is None:
-        process = Process(pid=first.pid, start=first.start, presence=Presence.HIDDEN)
-    if len(several) == 1:
-        size, sm = first.memory, first.sm
-        sized, used = known(size), known(sm)
-        memory, figure = int(size) if known(size) else 0, float(sm) if known(sm) else None
-        return GpuProcess(process, gpu, several, memory, sized, figure, used)
-    sizes = [int(one.memory) for one in several if known(one.memory)]
-    figures = [float(one.sm) for one in several if known(one.sm)]
-    return GpuProcess(
-        process,
-        gpu,
-        several,
-        memory=sum(sizes),
-        complete=len(sizes) == len(several),
-        sm=max(figures, default=None),
-        sm_complete=len(figures) == len(several),
+def _added(one: GpuProcess, other: GpuProcess) -> GpuProcess:
+    return replace(
+        one,
+        holdings=(*one.holdings, *other.holdings),
+        memory=one.memory + other.memory,
+        complete=one.complete and other.complete,
+        sm=max((sm for sm in (one.sm, other.sm) if sm is not None), default=None),
+        sm_complete=one.sm_complete and other.sm_complete,
+        graphics=one.graphics and other.graphics,
     )
 
 
@@ -115,17 +110,7 @@ def fold_owners(gpu: Gpu, listed: Iterable[GpuProcess], names: Mapping[int, str]
     for one in listed:
         by_uid[one.process.uid].append(one)
     return tuple(
-        [
-            GpuOwner(
-                uid,
-                UNSEEN_USER if uid is None else names[uid],
-                gpu,
-                theirs,
-                memory=sum([one.memory for one in theirs]),
-                complete=all(one.complete for one in theirs),
-            )
-            for uid, theirs in by_uid.items()
-        ]
+        [GpuOwner(uid, UNSEEN_USER if uid is None else names[uid], gpu, theirs) for uid, theirs in by_uid.items()]
     )
 
 

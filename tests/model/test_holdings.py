@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from gpuwatch.history.history import HistoryView
 from gpuwatch.model.holdings import UNSEEN_USER, Holdings, user_names
-from gpuwatch.model.snapshot import Holding, Presence, Process, Reason
+from gpuwatch.model.snapshot import Holding, Process, Reason
 from gpuwatch.monitor import Frame
 from tests.support.builders import GIB, gpu, holding, process, snapshot
 
@@ -64,7 +64,7 @@ def test_owners_add_up_to_the_gpu_and_those_who_are_not_visible_are_one() -> Non
     shown = [(one.name, one.memory // GIB, one.complete) for one in owners]
     assert [[each.process.pid for each in one.processes] for one in owners] == [[3], [1, 2], [4, 5]]
     assert shown == [("ben", 4, True), ("ada", 1, False), (UNSEEN_USER, 5, True)]
-    assert holdings.on(seen.gpus[0])[-1].process == Process(pid=5, start=5, presence=Presence.HIDDEN)
+    assert holdings.on(seen.gpus[0])[-1].process == Process(pid=5, start=5)
 
 
 def test_a_mig_instance_has_owners_of_its_own() -> None:

@@ -6,7 +6,7 @@ Where a reading is missing the observation is `partial`, which neither raises no
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, Final, NamedTuple
@@ -26,7 +26,6 @@ from gpuwatch.alerts.rule import (
     named_owners,
     owners_of,
     pid_and_user,
-    sizes_by_pid,
 )
 from gpuwatch.alerts.rules.memory import holders
 from gpuwatch.base import units
@@ -42,44 +41,47 @@ from gpuwatch.model.filters import (
     parse_gpus,
     parse_terms,
 )
-from gpuwatch.model.holdings import GpuProcess
+from gpuwatch.model.holdings import GpuOwner, GpuProcess
 from gpuwatch.model.shares import usable
 from gpuwatch.model.snapshot import Gpu, Holding, Process, Reason
 
 
-class UserHoldings(msgspec.Struct):
-    """One user's memory on the GPUs of a rule."""
+class UserHoldings(NamedTuple):
+    """One user on the GPUs of a rule, which the figures of a user are read from."""
 
-    uid: int
-    name: str
+    on: Sequence[GpuOwner]
+    """At least one."""
     complete: bool
     """Whether the list of processes of each of these GPUs could be read."""
     whole: int | None
     """Bytes that these GPUs can give to programs; None unless this is known for each GPU."""
-    memory: Counter[int] = msgspec.field(default_factory=Counter)
-    """Bytes by the GPU's index, as far as they are known."""
-    pids: Counter[int] = msgspec.field(default_factory=Counter)
-    """Bytes by process, as far as they are known."""
-    unknown: bool = False
-    """The memory of one of the user's processes is not known."""
+
+    @property
+    def memory(self) -> int:
+        """Bytes, as far as they are known."""
+        return sum(one.memory for one in self.on)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """PIDs, the largest holder first."""
+        return largest_first(held for one in self.on for held in one.processes)
 
     @property
     def partial(self) -> bool:
         """Whether the user may hold more."""
-        return self.unknown or not self.complete
+        return not self.complete or not all(one.complete for one in self.on)
 
 
 class GpuWithUsers(NamedTuple):
-    """GPU, and the users who have processes on it."""
+    """GPU, and its owners."""
 
     gpu: Gpu
-    users: Sequence[Process]
-    """One process of each user."""
+    users: Sequence[GpuOwner]
 
 
 USER: Final[Sequence[Field[UserHoldings]]] = (
-    PROCESS["memory"].of(lambda user: Amount(user.memory.total(), user.partial)),
-    Field("gpus", "GPUs", lambda user: Amount(len(user.memory), not user.complete), words="GPUs held", compare="gpus"),
+    PROCESS["memory"].of(lambda user: Amount(user.memory, user.partial)),
+    Field("gpus", "GPUs", lambda user: Amount(len(user.on), not user.complete), words="GPUs held", compare="gpus"),
     Field(
         "processes",
         "procs",
@@ -90,7 +92,7 @@ USER: Final[Sequence[Field[UserHoldings]]] = (
     Field(
         "mem_percent",
         "mem %",
-        lambda user: Amount(100 * user.memory.total() / user.whole, user.partial) if user.whole else None,
+        lambda user: Amount(100 * user.memory / user.whole, user.partial) if user.whole else None,
         Unit.PERCENT,
         words="part of all GPU memory",
         compare="mem_percent",
@@ -116,12 +118,13 @@ def _no_text(sought: str) -> Term[Any]:
 
 
 _USERS: Callable[[str], Term[GpuWithUsers]] = of_names(
-    lambda one: (user.user for user in one.users), lambda one: (user.uid for user in one.users)
+    lambda one: (user.name for user in one.users), lambda one: (user.uid for user in one.users)
 )
+_USER: Callable[[str], Term[UserHoldings]] = of_names(lambda user: (user.on[0].name,), lambda user: (user.on[0].uid,))
 GRAMMARS: Final[Mapping[Scope, Grammar[Any]]] = {
     "gpu": Grammar({"gpu": _on_gpu, "user": _USERS}, _no_text, compared(map(_of_gpu, GPU.values())), {}),
     "process": msgspec.structs.replace(ROW_GRAMMAR, flags={}),
-    "user": Grammar({"user": of_names(lambda one: (one.name,), lambda one: (one.uid,))}, _no_text, compared(USER), {}),
+    "user": Grammar({"user": _USER}, _no_text, compared(USER), {}),
 }
 """Terms of a rule, by what it is about. A rule about users takes `gpu:` too: only these GPUs are counted."""
 
@@ -197,8 +200,7 @@ def _asked(rule: CustomRule) -> tuple[str, ...]:
 def _find_gpus(rule: CustomRule, condition: RuleCondition, context: RuleContext) -> Iterator[Observation]:
     """Judge every GPU that the rule selects; a rule with a user judges the GPUs where that user has processes."""
     for gpu in context.gpus:
-        people = {held.process.uid: held.process for held in context.on.get(gpu.key, ())}
-        one = GpuWithUsers(gpu, [*people.values()])
+        one = GpuWithUsers(gpu, context.owners.get(gpu.key, ()))
         about = _Subject(f"GPU {gpu.index}", gpu.sampled, gpu)
         if all(selects(one) for selects in condition.selectors):
             if all(comparison.field.amount(one) is not None for comparison in condition.comparisons):
@@ -250,21 +252,15 @@ def _find_users(rule: CustomRule, condition: RuleCondition, context: RuleContext
     whole = sum(sizes) if len(sizes) == len(gpus) else None
     complete = all(gpu.is_listed for gpu in gpus)
     keys = {gpu.key for gpu in gpus}
-    users: dict[int, UserHoldings] = {}
-    for held in (held for gpu in context.gpus if gpu.key in keys for held in context.on.get(gpu.key, ())):
-        process = held.process
-        if process.uid is None:
-            continue
-        user = users.get(process.uid)
-        if user is None:
-            user = users[process.uid] = UserHoldings(process.uid, process.user or str(process.uid), complete, whole)
-        user.memory[held.gpu.index] += held.memory
-        user.pids[process.pid] += held.memory
-        user.unknown = user.unknown or not held.complete
+    users: defaultdict[int, list[GpuOwner]] = defaultdict(list)
+    for owner in (owner for gpu in context.gpus if gpu.key in keys for owner in context.owners.get(gpu.key, ())):
+        if owner.uid is not None:
+            users[owner.uid].append(owner)
     stamp = max((gpu.sampled for gpu in context.gpus if gpu.key in keys), default=None)
-    for user in users.values():
+    for uid, on in users.items():
+        user = UserHoldings(on, complete, whole)
         if all(selects(user) for selects in condition.selectors):
-            about = _Subject(user.name, stamp, subject=f"uid:{user.uid}")
+            about = _Subject(on[0].name, stamp, subject=f"uid:{uid}")
             yield _observation(rule, condition, user, about, partial(_user_details, user))
 
 
@@ -332,8 +328,8 @@ def _plain(unit: Unit, number: float) -> str:
 
 
 def _gpu_details(gpu: Gpu, context: RuleContext) -> _Details:
-    pids = largest_first(sizes_by_pid(gpu))
-    found = holders(gpu, context.processes, context.history)
+    pids = largest_first(context.holdings.on(gpu))
+    found = holders(gpu, context.holdings.owners(gpu), context.history)
     parts = [f"{one.name} {'at least ' if one.partial else ''}{units.gib(one.memory)}" for one in found[:NAMED]]
     evidence = f"held by {joined(*parts)} GiB" if parts else ""
     owners = named_owners((one.name for one in found), owners_of(pids, context.processes))
@@ -345,7 +341,7 @@ def _process_details(process: Process) -> _Details:
 
 
 def _user_details(user: UserHoldings) -> _Details:
-    places = sorted(user.memory.items(), key=lambda item: (-item[1], item[0]))
-    evidence = joined(*(f"GPU {index} {units.gib(size)}" for index, size in places[:NAMED])) + " GiB"
+    places = sorted(user.on, key=lambda one: (-one.memory, one.gpu.index))
+    evidence = joined(*(f"GPU {one.gpu.index} {units.gib(one.memory)}" for one in places[:NAMED])) + " GiB"
     more = len(places) - NAMED
-    return _Details(evidence + (f" and {more} more" if more > 0 else ""), (user.name,), largest_first(user.pids))
+    return _Details(evidence + (f" and {more} more" if more > 0 else ""), (user.on[0].name,), user.pids)

@@ -342,7 +342,7 @@ def _clock(gpu: Gpu) -> str:
 
 def _computing(gpu: Gpu, context: RuleContext) -> str:
     """Return the users who are known to compute on a GPU, the busiest first."""
-    busy = {one.pid: one.sm for one in gpu.holdings if known(one.sm) and one.sm > 0}
+    busy = {one.process.pid: one.sm for one in context.holdings.on(gpu) if one.sm}
     return _users("computing:", sorted(busy, key=lambda pid: -busy[pid]), context)
 
 

@@ -11,6 +11,7 @@ from gpuwatch.alerts.rules.memory import holders
 from gpuwatch.base import units
 from gpuwatch.base.units import Unit
 from gpuwatch.history.history import HistoryView
+from gpuwatch.model.holdings import Holdings
 from gpuwatch.model.snapshot import Gpu, Health, SourceState
 
 HEALTH: Final = "gpu health"
@@ -50,7 +51,7 @@ def _last_on(gpu: Gpu, history: HistoryView) -> str:
     if last is None:
         return ""
     then, snapshot = last
-    found = holders(then, {one.pid: one for one in snapshot.processes}, history)
+    found = holders(then, Holdings(snapshot).owners(then), history)
     if not found:
         return "nobody was on it"
     named = [f"{one.name} {units.gib(one.memory)}" for one in found[:NAMED]]

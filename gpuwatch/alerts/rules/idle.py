@@ -5,7 +5,6 @@ GPUs in trouble, and those whose list of processes cannot be trusted, are not ju
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -22,8 +21,8 @@ from gpuwatch.alerts.rule import (
 )
 from gpuwatch.base import units
 from gpuwatch.base.units import Unit
-from gpuwatch.model.holdings import GpuProcess
-from gpuwatch.model.snapshot import Gpu, Idle, Presence, known
+from gpuwatch.model.holdings import GpuOwner, GpuProcess
+from gpuwatch.model.snapshot import Idle, Presence, known
 
 IDLE: Final = "idle but held"
 UNATTRIBUTED: Final = "memory of unknown processes"
@@ -44,18 +43,15 @@ def find_idle(context: RuleContext) -> Iterator[Observation]:
     were idle when gpuwatch started, an alert is neither raised nor cleared until the limit has passed since then.
     """
     for gpu in context.listed:
-        by_uid: defaultdict[int, list[GpuProcess]] = defaultdict(list)
-        for one in context.on[gpu.key]:
-            if one.process.uid is not None and one.process.state != _ZOMBIE and not one.graphics:
-                by_uid[one.process.uid].append(one)
-        for uid, held in by_uid.items():
-            yield _idle(context, gpu, uid, held)
+        for owner in context.owners[gpu.key]:
+            held = [one for one in owner.processes if one.process.state != _ZOMBIE and not one.graphics]
+            if owner.uid is not None and held:
+                yield _idle(context, owner, held)
 
 
-def _idle(context: RuleContext, gpu: Gpu, uid: int, held: Sequence[GpuProcess]) -> Observation:
-    limits = context.limits
+def _idle(context: RuleContext, owner: GpuOwner, held: Sequence[GpuProcess]) -> Observation:
+    limits, gpu, who = context.limits, owner.gpu, owner.name
     size, complete = sum(one.memory for one in held), all(one.complete for one in held)
-    who = held[0].process.user or str(uid)
     level, title, evidence, how = None, f"{who} does not hold GPU {gpu.index} idle", "", ""
     partial, idle = not complete, None
     pids: tuple[int, ...] = ()
@@ -67,7 +63,7 @@ def _idle(context: RuleContext, gpu: Gpu, uid: int, held: Sequence[GpuProcess]) 
             how = f"process {idle} runs on the GPU again"
         elif idle is not None and idle.seconds >= limits.idle_after:
             level, partial = Severity.WARNING, False
-            pids = largest_first({one.process.pid: one.memory for one in held})
+            pids = largest_first(held)
             least = "at least " if idle.at_least else ""
             title = (
                 f"{who} holds {'' if complete else 'at least '}{units.gib(size)} GiB on GPU {gpu.index}, "
@@ -78,7 +74,7 @@ def _idle(context: RuleContext, gpu: Gpu, uid: int, held: Sequence[GpuProcess]) 
         how = f"{who} holds less than {units.size(limits.idle_memory)} there"
     return Observation(
         gpu=gpu,
-        subject=f"uid:{uid} {gpu.key}",
+        subject=f"uid:{owner.uid} {gpu.key}",
         level=level,
         partial=partial,
         clear_after=1,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -21,12 +21,12 @@ from gpuwatch.alerts.rule import (
     named_owners,
     owners_of,
     severity_of,
-    sizes_by_pid,
 )
 from gpuwatch.base import units
 from gpuwatch.base.units import Unit
 from gpuwatch.history.history import HistoryView, Trend
-from gpuwatch.model.snapshot import Gpu, Memory, Process, known, number
+from gpuwatch.model.holdings import GpuOwner, GpuProcess
+from gpuwatch.model.snapshot import Gpu, Memory, known, number
 
 MEMORY: Final = "memory near limit"
 FULL: Final = "time to full"
@@ -88,7 +88,8 @@ def find_memory_near_limit(context: RuleContext) -> Iterator[Observation]:
             least_is_worst=True,
         )
         if keeps is not None:  # most GPUs have room most of the time: nobody reads who holds it
-            found, pids = holders(gpu, context.processes, context.history), largest_first(sizes_by_pid(gpu))
+            found = holders(gpu, context.holdings.owners(gpu), context.history)
+            pids = largest_first(context.holdings.on(gpu))
             users = owners_of(pids, context.processes)
             owners = named_owners((one.name for one in found), users)
             seen = msgspec.structs.replace(seen, evidence=_memory_evidence(gpu, found), pids=pids, owners=owners)
@@ -112,19 +113,17 @@ class Holder(NamedTuple):
     """The memory of one of the user's processes is not known, and missing in `memory`."""
 
 
-def holders(gpu: Gpu, processes: Mapping[int, Process], history: HistoryView) -> list[Holder]:
+def holders(gpu: Gpu, owners: Iterable[GpuOwner], history: HistoryView) -> list[Holder]:
     """Return the holders of a GPU's memory, the largest first: users, nameless and unknown processes."""
-    memory: defaultdict[str, int] = defaultdict(int)
-    growth: defaultdict[str, int] = defaultdict(int)
-    partial: set[str] = set()
-    for one in gpu.holdings:
-        name = holder_name(one.pid, processes.get(one.pid))
-        if known(one.memory):
-            memory[name] += int(one.memory)
-            growth[name] += history.growth(gpu.key, one.pid, one.start) or 0
-        else:
-            partial.add(name)
-    found = [Holder(name, size, growth[name], name in partial) for name, size in memory.items() if size]
+    held: defaultdict[str, list[GpuProcess]] = defaultdict(list)
+    for owner in owners:
+        for one in owner.processes:
+            held[owner.name if owner.uid is not None else holder_name(one.process.pid, one.process)].append(one)
+    found = []
+    for name, theirs in held.items():
+        if size := sum(one.memory for one in theirs):
+            growth = sum(history.growth(gpu.key, one.process.pid, one.start) or 0 for one in theirs if one.sized)
+            found.append(Holder(name, size, growth, partial=not all(one.complete for one in theirs)))
     if known(gpu.unattributed) and gpu.unattributed >= GROWN:
         found.append(Holder(_UNKNOWN, int(gpu.unattributed), 0))
     return sorted(found, key=lambda holder: -holder.memory)
@@ -190,7 +189,7 @@ def find_time_to_full(context: RuleContext) -> Iterator[Observation]:
             how="its memory no longer grows that fast",
         )
         if keeps is not None and seconds is not None:
-            growers = _growers(gpu, context.history)
+            growers = _growers(context.holdings.on(gpu), context.history)
             by_name: Counter[str] = Counter()
             for pid, grown in growers.items():
                 by_name[holder_name(pid, context.processes.get(pid))] += grown
@@ -215,13 +214,13 @@ def format_prediction(seconds: float) -> str:
     return units.long_duration(5 * max(1, round(seconds / 5)))
 
 
-def _growers(gpu: Gpu, history: HistoryView) -> dict[int, int]:
+def _growers(held: Iterable[GpuProcess], history: HistoryView) -> dict[int, int]:
     """Return the bytes by which each process grew in the last minute, largest first, without new processes."""
     found: dict[int, int] = {}
-    for one in gpu.holdings:
-        grown = history.growth(gpu.key, one.pid, one.start)
-        if grown is not None and grown >= GROWN and known(one.memory) and grown < one.memory:
-            found[one.pid] = grown
+    for one in held:
+        grown = history.growth(one.gpu.key, one.process.pid, one.start)
+        if grown is not None and GROWN <= grown < one.memory:
+            found[one.process.pid] = grown
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
