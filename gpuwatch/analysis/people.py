@@ -6,17 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
-from msgspec.structs import replace
 
 from gpuwatch.analysis.rows import StableOrder
 from gpuwatch.base.units import GIB, MIB, Unit, gib, long_duration, parse_percent, percent, ranges
 from gpuwatch.history.history import NO_USE, HistoryView, Use
 from gpuwatch.model import shares
 from gpuwatch.model.fields import PROCESS, QUIET_S, Amount, Field, Format, amount, table
-from gpuwatch.model.snapshot import Gpu, Holding, Idle, Process, Snapshot, known
+from gpuwatch.model.holdings import GpuOwner, GpuProcess, Holdings
+from gpuwatch.model.snapshot import Gpu, Idle, Snapshot
 
-NOT_VISIBLE: Final = "?"
-"""Name of all people who are not visible: they share one row."""
 LEAST: Final = 256 * MIB
 """Smaller holdings (bytes) are never the longest idle one: a CUDA context alone takes some hundred MiB."""
 DOUBT: Final = 0.05
@@ -81,28 +79,14 @@ class Person(msgspec.Struct, frozen=True):
         return self.use.unknown > DOUBT * self.use.held
 
 
-def people(snapshot: Snapshot, view: HistoryView | None = None) -> list[Person]:
+def people(holdings: Holdings, view: HistoryView | None = None) -> list[Person]:
     """Return the people who hold GPU memory, unsorted; all who are not visible are one person."""
-    processes = {process.pid: process for process in snapshot.processes}
-    held: dict[int | None, list[tuple[Gpu, list[Holding]]]] = {}
-    for gpu in snapshot.gpus:
-        mine: dict[int | None, list[Holding]] = {}
-        for holding in gpu.holdings:
-            owner = processes.get(holding.pid)
-            mine.setdefault(owner.uid if owner else None, []).append(holding)
-        for uid, holdings in mine.items():
-            held.setdefault(uid, []).append((gpu, holdings))
-    total = _total(snapshot.gpus)
-    return [_person(uid, cards, snapshot, processes, view, total) for uid, cards in held.items()]
-
-
-def names(snapshot: Snapshot) -> dict[int, str]:
-    """Return the names of the owners of all processes, by uid."""
-    found: dict[int, str] = {}
-    for one in snapshot.processes:
-        if one.uid is not None:
-            found[one.uid] = _better(found.get(one.uid, ""), one.user, one.uid)
-    return found
+    held: dict[int | None, list[GpuOwner]] = {}
+    for gpu in holdings.snapshot.gpus:
+        for owner in holdings.owners(gpu):
+            held.setdefault(owner.uid, []).append(owner)
+    total = _total(holdings.snapshot.gpus)
+    return [_person(on, holdings, view, total) for on in held.values()]
 
 
 def filter_for(uid: int | None) -> str:
@@ -110,66 +94,45 @@ def filter_for(uid: int | None) -> str:
     return "uid:?" if uid is None else f"uid:{uid}"
 
 
-def _better(before: str, name: str, uid: int) -> str:
-    """Return the better of two names: digits are a uid whose name was not looked up yet."""
-    if not name:
-        return before or str(uid)
-    return name if before in ("", str(uid)) else before
-
-
 def _total(gpus: Iterable[Gpu]) -> int | None:
     sizes = [shares.usable(gpu) for gpu in gpus]
     return sum(size for size in sizes if size is not None) if any(size for size in sizes) else None
 
 
-def _person(
-    uid: int | None,
-    cards: Sequence[tuple[Gpu, list[Holding]]],
-    snapshot: Snapshot,
-    processes: Mapping[int, Process],
-    view: HistoryView | None,
-    total: int | None,
-) -> Person:
-    """Return the sums of one person; `cards` are their GPUs, each with their holdings on it."""
-    every = [holding for _, holdings in cards for holding in holdings]
-    theirs = {one.pid: processes[one.pid] for one in every if one.pid in processes}
-    sizes = [int(one.memory) for one in every if known(one.memory)]
+def _person(on: Sequence[GpuOwner], holdings: Holdings, view: HistoryView | None, total: int | None) -> Person:
+    """Return the sums of one person, whom `on` has for each GPU."""
+    uid, name = on[0].uid, on[0].name
+    every = [one for owner in on for one in owner.processes]
     # Of a GPU that does not say how much it has, what is held is no part of the whole.
-    counted = [int(one.memory) for gpu, some in cards if shares.usable(gpu) for one in some if known(one.memory)]
-    busy = [[float(one.sm) for one in some if known(one.sm)] for _, some in cards]
-    idles = [(gpu, one, view.idle(gpu.key, one.pid, one.start)) for gpu, some in cards for one in some] if view else []
-    promises = [shares.declared_memory(replace(gpu, holdings=tuple(holdings)), processes) for gpu, holdings in cards]
-    started = [one.started for one in theirs.values() if one.started is not None]
-    name = NOT_VISIBLE
-    if uid is not None:
-        name = ""
-        for one in theirs.values():
-            name = _better(name, one.user, uid)
+    counted = [one.memory for one in every if one.sized and shares.usable(one.gpu)]
+    busy = [[one.sm for one in owner.processes if one.sm is not None] for owner in on]
+    idles = [(one, view.idle(one.gpu.key, one.process.pid, one.start)) for one in every] if view else []
+    declared = [shares.declared_by(owner, holdings.processes) for owner in on]
     return Person(
         uid=uid,
         name=name,
-        viewer=uid is not None and uid == snapshot.viewer,
-        gpus=tuple(sorted(gpu.index for gpu, _ in cards)),
-        memory=sum(sizes),
-        at_least=len(sizes) < len(every),
+        viewer=uid is not None and uid == holdings.snapshot.viewer,
+        gpus=tuple(sorted(owner.gpu.index for owner in on)),
+        memory=sum(one.memory for one in every),
+        at_least=not all(one.complete for one in every),
         share=100 * sum(counted) / total if total and counted else None,
-        declared=sum(one.declared for one in promises) if any(one.limits for one in promises) else None,
-        unread=any(one.unread for one in promises),
-        sm=sum(min(sum(one), 100.0) for one in busy) if any(busy) else None,
-        sm_at_least=sum(map(len, busy)) < len(every),
+        declared=sum(one.declared for one in declared) if any(one.limits for one in declared) else None,
+        unread=any(one.unread for one in declared),
+        sm=sum(min(sum(figures), 100.0) for figures in busy) if any(busy) else None,
+        sm_at_least=not all(one.sm_complete for one in every),
         use=view.use(uid) if view and uid is not None else NO_USE,
         longest=_longest(idles),
-        idle=sum(int(one.memory) for _, one, idle in idles if idle and idle.seconds >= QUIET_S and known(one.memory)),
-        processes=len({one.pid for one in every}),
-        oldest=min(started, default=None),
+        idle=sum(one.memory for one, idle in idles if idle and idle.seconds >= QUIET_S),
+        processes=len({one.process.pid for one in every}),
+        oldest=min((one.process.started for one in every if one.process.started is not None), default=None),
     )
 
 
-def _longest(idles: Iterable[tuple[Gpu, Holding, Idle | None]]) -> Longest | None:
+def _longest(idles: Iterable[tuple[GpuProcess, Idle | None]]) -> Longest | None:
     found = [
-        Longest(idle, gpu.index, one.pid, int(one.memory))
-        for gpu, one, idle in idles
-        if idle is not None and idle.seconds > 0 and known(one.memory) and one.memory >= LEAST
+        Longest(idle, one.gpu.index, one.process.pid, one.memory)
+        for one, idle in idles
+        if idle is not None and idle.seconds > 0 and one.memory >= LEAST
     ]
     return max(found, key=lambda one: (one.idle.seconds, one.memory), default=None)
 
@@ -256,7 +219,7 @@ def totals(found: Sequence[Person], snapshot: Snapshot) -> tuple[str, ...]:
     unseen = any(one.uid is None for one in found)
     persons = [_count(visible, "person", "people")] * bool(visible or not unseen)
     persons += ["some unknown"] * unseen
-    processes = len({holding.pid for gpu in snapshot.gpus for holding in gpu.holdings})
+    processes = sum(one.processes for one in found)
     held = f"{'at least ' * any(one.at_least for one in found)}{_whole_gib(sum(one.memory for one in found))}"
     total = _total(snapshot.gpus)
     of = f" of {_whole_gib(total)}" if total is not None else ""

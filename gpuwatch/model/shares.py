@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from gpuwatch.base.units import GIB, MIB
+from gpuwatch.model.holdings import GpuOwner
 from gpuwatch.model.snapshot import (
     Declaration,
     Declared,
@@ -171,6 +172,12 @@ def declared_memory(gpu: Gpu, processes: Mapping[int, Process]) -> DeclaredMemor
         unread=len(others) - len(read),
         undeclared=len(read),
     )
+
+
+def declared_by(owner: GpuOwner, processes: Mapping[int, Process]) -> DeclaredMemory:
+    """Return the sums of the limits of one owner's processes on a GPU; `processes` are the snapshot's by PID."""
+    theirs = tuple([holding for one in owner.processes for holding in one.holdings])
+    return declared_memory(msgspec.structs.replace(owner.gpu, holdings=theirs), processes)
 
 
 OWN: Final = 512 * MIB

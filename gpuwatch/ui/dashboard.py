@@ -9,7 +9,6 @@ from textual.app import ComposeResult
 from textual.screen import Screen
 from textual.widget import Widget
 
-from gpuwatch.analysis.people import names
 from gpuwatch.model.filters import Filter
 from gpuwatch.model.snapshot import SourceState
 from gpuwatch.ui.actions import actions_of
@@ -124,7 +123,7 @@ class Dashboard(Screen[None]):
         width, height = self.app.size
         frame, styles = view.frame, view.styles
         seen = frame.snapshot
-        styles.add_people(names(seen))
+        styles.add_people(frame.holdings.names)
         self.gpus.update_rows(seen.gpus)
         if not seen.gpus:
             self.activate(self.processes)

@@ -16,7 +16,6 @@ from gpuwatch.analysis.people import (
     Longest,
     Person,
     filter_for,
-    names,
     people,
     stable_order,
     story,
@@ -25,6 +24,7 @@ from gpuwatch.analysis.people import (
 from gpuwatch.analysis.rows import rows
 from gpuwatch.history.history import NO_USE, History, HistoryView, Use
 from gpuwatch.model.filters import Filter, FilterError
+from gpuwatch.model.holdings import Holdings
 from gpuwatch.model.snapshot import Idle, Presence, Process, Reason, Snapshot
 from tests.analysis.machines import card, person
 from tests.support.builders import EPOCH, GIB, MIB, at, gpu, holding, process, snapshot, uid
@@ -74,19 +74,12 @@ PLAIN = {"viewer": False, "at_least": False, "sm_at_least": False, "unread": Fal
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.about)
 def test_these_people_are_on_a_machine(case: Case) -> None:
-    found = people(snapshot(map(card, case.gpus), map(person, case.people)))
+    found = people(Holdings(snapshot(map(card, case.gpus), map(person, case.people))))
     for one, wanted in zip(found, case.found, strict=True):
         expected = {**PLAIN, "oldest": EPOCH - 3600, "uid": uid(wanted["name"]), **wanted}
         share = None if one.share is None else round(one.share, 3)
         shown = structs.asdict(one) | {"gib": round(one.memory / GIB, 3), "gpus": list(one.gpus), "share": share}
         assert {key: shown[key] for key in expected} == expected
-
-
-def test_a_name_stands_as_soon_as_one_process_has_it() -> None:
-    card = gpu(0, holdings=[holding(11), holding(12), holding(13)])
-    owners = [process(11, "1001", uid=1001), process(12, "ada", uid=1001), process(13, "", uid=1001)]
-    assert names(snapshot([card], owners)) == {1001: "ada"}
-    assert names(snapshot([card], [process(11, "", uid=7)]))[7] == "7"
 
 
 # Idle, and use
@@ -101,12 +94,12 @@ def watched(seen: Snapshot, seconds: int) -> HistoryView:
 
 def test_the_longest_idle_holding_is_one_that_is_worth_it() -> None:
     seen = snapshot([gpu(0, holdings=[holding(11, 0.1, sm=0), holding(12, 3, sm=0), holding(13, 4, sm=60)])])
-    (ada,) = people(seen, watched(seen, 90))
+    (ada,) = people(Holdings(seen), watched(seen, 90))
     assert ada.longest == Longest(Idle(90.0, at_least=True), 0, 12, 3 * GIB)
     assert ada.idle == round(3.1 * GIB)
-    (ada,) = people(seen, watched(seen, 30))
+    (ada,) = people(Holdings(seen), watched(seen, 30))
     assert ada.idle == 0
-    (ada,) = people(seen, HistoryView(use={uid("ada"): Use(held=10.0, memory=5.0)}))
+    (ada,) = people(Holdings(seen), HistoryView(use={uid("ada"): Use(held=10.0, memory=5.0)}))
     assert (ada.longest, ada.use.held) == (None, 10.0)
 
 
@@ -138,7 +131,7 @@ def test_the_whole_is_the_sum_of_all() -> None:
         ],
         [process(11, "ada"), process(12, "ben"), process(13, "you"), Process(pid=14, presence=Presence.GONE)],
     )
-    forms = totals(people(seen), seen)
+    forms = totals(people(Holdings(seen)), seen)
     assert forms[0] == "3 people · some unknown · 4 processes · 65 of 158 GiB held"
     assert forms[-1] == "65 of 158 GiB held"
 
@@ -146,7 +139,7 @@ def test_the_whole_is_the_sum_of_all() -> None:
 def test_the_whole_of_one_and_of_nobody() -> None:
     seen = snapshot([gpu(0, holdings=[holding(11, memory=Reason.UNSUPPORTED), holding(12, 30, sm=0)])])
     words = "1 person · 2 processes · at least 30 of 79 GiB held, 30 of these idle"
-    assert totals(people(seen, watched(seen, 70)), seen)[0] == words
+    assert totals(people(Holdings(seen), watched(seen, 70)), seen)[0] == words
     assert totals([], snapshot([]))[0] == "0 people · 0 processes · 0.0 GiB held"
 
 
@@ -162,7 +155,7 @@ HELD = st.builds(
 def test_nothing_is_lost_or_counted_twice(held: list[list], owners: list[int | None]) -> None:  # type: ignore[type-arg]
     processes = [process(pid, f"u{one}", uid=one) for pid, one in enumerate(owners, 1)]
     seen = Snapshot(gpus=tuple(gpu(n, holdings=some) for n, some in enumerate(held)), processes=tuple(processes))
-    found = people(seen)
+    found = people(Holdings(seen))
     every = [one for some in held for one in some]
     assert sum(one.memory for one in found) == sum(one.memory for one in every if not isinstance(one.memory, Reason))
     assert sum(one.processes for one in found) == len({one.pid for one in every})

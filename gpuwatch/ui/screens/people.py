@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 from textual.binding import Binding, BindingType
 
-from gpuwatch.analysis.people import PERSON, Person, names, people, stable_order, story, totals
+from gpuwatch.analysis.people import PERSON, Person, people, stable_order, story, totals
 from gpuwatch.base.units import ranges
 from gpuwatch.model.shares import is_pending, was_read
 from gpuwatch.model.snapshot import Process
@@ -162,9 +162,9 @@ class PeopleScreen(ListScreen[PeopleList]):
 
     def read_rows(self) -> None:
         if self._frame is not None:
-            self.style_set.add_people(names(self._frame.snapshot))
+            self.style_set.add_people(self._frame.holdings.names)
             self.rows.useful.update(self._frame.snapshot.processes, self._frame.received)
-            self.rows.update_rows(people(self._frame.snapshot, self._frame.history))
+            self.rows.update_rows(people(self._frame.holdings, self._frame.history))
 
     def summary(self, room: int) -> list[tuple[str, Role]]:
         if self._frame is None or not self._frame.snapshot.gpus:
