@@ -13,7 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from gpuwatch.base import procfs
-from gpuwatch.model.snapshot import Gpu, Holding, Presence, Process, Reading, Reason, Snapshot, known
+from gpuwatch.model.holdings import GpuProcess, Holdings
+from gpuwatch.model.snapshot import Gpu, Presence, Reading, Reason, Snapshot, known
 
 _MIB: Final = 1 << 20
 
@@ -28,12 +29,12 @@ def gpustat_json(snapshot: Snapshot) -> bytes:
 
     Source: `GPUStatCollection.jsonify` and `get_gpu_info` in gpustat/core.py. Memory is in MiB, powers are whole watts.
     """
-    processes = {one.pid: one for one in snapshot.processes}
+    holdings = Holdings(snapshot)
     document = {
         "hostname": snapshot.host,
         "driver_version": snapshot.driver or None,
         "query_time": datetime.datetime.fromtimestamp(snapshot.taken).isoformat(),
-        "gpus": [_gpu(one, processes) for one in snapshot.gpus],
+        "gpus": [_gpu(one, holdings) for one in snapshot.gpus],
     }
     return msgspec.json.format(msgspec.json.encode(document), indent=4)
 
@@ -63,7 +64,7 @@ def measure_cpu(
     return msgspec.structs.replace(snapshot, processes=tuple(processes))
 
 
-def _gpu(gpu: Gpu, processes: dict[int, Process]) -> dict[str, Any]:
+def _gpu(gpu: Gpu, holdings: Holdings) -> dict[str, Any]:
     return {
         "index": gpu.index,
         "uuid": gpu.uuid,
@@ -77,29 +78,25 @@ def _gpu(gpu: Gpu, processes: dict[int, Process]) -> dict[str, Any]:
         "enforced.power.limit": _whole(gpu.power_limit),
         "memory.used": _whole(gpu.memory.used, _MIB),
         "memory.total": _whole(gpu.memory.total, _MIB),
-        "processes": _processes(gpu, processes),
+        "processes": _processes(gpu, holdings),
     }
 
 
-def _processes(gpu: Gpu, processes: dict[int, Process]) -> list[dict[str, Any]] | None:
+def _processes(gpu: Gpu, holdings: Holdings) -> list[dict[str, Any]] | None:
     """Return the processes of a GPU, each once and without those that have ended; None where there is no list."""
     if gpu.holdings_note and not gpu.holdings:
         return None
-    held: dict[int, list[Holding]] = {}  # on a GPU in MIG mode a process may hold several instances
-    for holding in gpu.holdings:
-        held.setdefault(holding.pid, []).append(holding)
-    found = {pid: processes.get(pid, Process(pid=pid, presence=Presence.HIDDEN)) for pid in held}
-    return [_process(found[pid], several) for pid, several in held.items() if found[pid].presence is not Presence.GONE]
+    return [_process(one) for one in holdings.on(gpu) if one.process.presence is not Presence.GONE]
 
 
-def _process(process: Process, held: list[Holding]) -> dict[str, Any]:
+def _process(held: GpuProcess) -> dict[str, Any]:
+    process = held.process
     words = _words(process.command)
-    memory = [one.memory for one in held if known(one.memory)]
     return {
         "username": process.user or _UNKNOWN,
         "command": posixpath.basename(words[0]) if words else _UNKNOWN,
         "full_command": words or [_UNKNOWN],
-        "gpu_memory_usage": int(sum(memory)) // _MIB if len(memory) == len(held) else None,
+        "gpu_memory_usage": held.memory // _MIB if held.complete else None,
         "cpu_percent": process.cpu if known(process.cpu) else None,
         "cpu_memory_usage": _whole(process.rss),
         "pid": process.pid,

@@ -8,12 +8,10 @@ figures of a GPU have also the names of nvidia_gpu_exporter (`nvidia_smi_…`) a
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
-
-from msgspec.structs import replace
 
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.limits import Allowances
@@ -22,14 +20,12 @@ from gpuwatch.alerts.rules.shares import overshoots
 from gpuwatch.analysis.rows import rows
 from gpuwatch.base.units import Unit
 from gpuwatch.model.fields import GPU, PROCESS, QUIET_S, Field, Row, throttle_words
-from gpuwatch.model.holdings import UNSEEN_USER
-from gpuwatch.model.shares import DeclaredMemory, declared_memory
+from gpuwatch.model.holdings import UNSEEN_USER, GpuOwner
+from gpuwatch.model.shares import DeclaredMemory, declared_by, declared_memory
 from gpuwatch.model.snapshot import (
     Gpu,
     Health,
-    Holding,
     Instance,
-    Process,
     Reading,
     Reason,
     Snapshot,
@@ -98,11 +94,6 @@ class ScrapedMachine(NamedTuple):
     per_process: int = 0
     """Number of processes that have metrics of their own."""
 
-    @property
-    def processes(self) -> Mapping[int, Process]:
-        """Processes of the snapshot by PID."""
-        return {one.pid: one for one in self.frame.snapshot.processes}
-
     def age(self, sampled: float) -> Value:
         """Return the seconds since a sample; None where there was none."""
         snapshot = self.frame.snapshot
@@ -155,7 +146,7 @@ def gpu_labels(gpu: Gpu) -> Labels:
 
 
 def _answering(machine: ScrapedMachine) -> Iterator[tuple[Labels, GpuRow]]:
-    history, processes = machine.frame.history, machine.processes
+    history, processes = machine.frame.history, machine.frame.holdings.processes
     for gpu in machine.fresh():
         trend = history.gpu(gpu.key).trend
         full = time_to_full(gpu, trend) if trend is not None and trend.steady else None
@@ -190,41 +181,43 @@ def _instances(machine: ScrapedMachine) -> Iterator[tuple[Labels, Instance]]:
 
 def _users(machine: ScrapedMachine) -> Iterator[tuple[Labels, UserRow]]:
     """Yield each user on each GPU; all who are not visible are one."""
-    processes, snapshot = machine.processes, machine.frame.snapshot
-    most: dict[tuple[int, str, tuple[int, ...]], int] = {}
-    for one in overshoots(snapshot, machine.allowances):  # of several limits of the same processes the worst counts
-        key = (one.gpu, one.user or UNSEEN_USER, one.pids)
-        most[key] = max(most.get(key, 0), one.held - one.declared)
-    over: defaultdict[tuple[int, str], int] = defaultdict(int)
-    for (index, user, _), size in most.items():
-        over[index, user] += size
+    holdings = machine.frame.holdings
+    names = {**holdings.names}
+    most: dict[tuple[int, tuple[int, ...]], int] = {}
+    for one in overshoots(holdings.snapshot, machine.allowances):  # of several limits of the same processes the worst
+        most[one.gpu, one.pids] = max(most.get((one.gpu, one.pids), 0), one.held - one.declared)
+    over: Counter[tuple[int, int | None]] = Counter()
+    for (index, pids), size in most.items():
+        over[index, holdings.processes[pids[0]].uid] += size
     for gpu in machine.trusted():
-        theirs: defaultdict[str, list[Holding]] = defaultdict(list)
-        for holding in gpu.holdings:
-            owner = processes.get(holding.pid)
-            theirs[(owner.user if owner else "") or UNSEEN_USER].append(holding)
-        promised: defaultdict[str, int] = defaultdict(int)
+        owners = {one.uid: one for one in holdings.owners(gpu)}
+        promised: Counter[int | None] = Counter()
         for promise in gpu.promises:
-            promised[promise.user] += promise.bytes
-        for user in {**theirs, **promised}:
-            yield (*gpu_labels(gpu), user), _user(machine, gpu, theirs[user], promised[user], over[gpu.index, user])
+            promised[promise.uid] += promise.bytes
+            if promise.uid is not None:
+                names.setdefault(promise.uid, promise.user)
+        for uid in {**owners, **promised}:
+            row = _user(machine, gpu, owners.get(uid), promised[uid], over[gpu.index, uid])
+            yield (*gpu_labels(gpu), UNSEEN_USER if uid is None else names[uid]), row
 
 
-def _user(machine: ScrapedMachine, gpu: Gpu, holdings: Sequence[Holding], promised: int, over: int) -> UserRow:
-    sizes = [int(one.memory) for one in holdings if known(one.memory)]
-    declared = declared_memory(replace(gpu, holdings=tuple(holdings)), machine.processes)
-    whole = len(sizes) == len(holdings) and not gpu.holdings_note
-    idle = [(one, machine.frame.history.idle(gpu.key, one.pid, one.start)) for one in holdings]
+def _user(machine: ScrapedMachine, gpu: Gpu, owner: GpuOwner | None, promised: int, over: int) -> UserRow:
+    """Return the figures of a user; without an owner, of one to whom memory is only promised."""
+    held = owner.processes if owner is not None else ()
+    limited = declared_by(owner, machine.frame.holdings.processes) if owner is not None else None
+    declared = limited.declared if limited is not None and limited.limits else None
+    whole = all(one.complete for one in held) and not gpu.holdings_note
+    idle = [(one, machine.frame.history.idle(gpu.key, one.process.pid, one.start)) for one in held]
     resting = [(one, idle.seconds) for one, idle in idle if idle is not None and idle.seconds >= QUIET_S]
     known_idle = whole and all(seconds is not None for _, seconds in idle)
     return UserRow(
-        memory=sum(sizes) if whole else None,
-        declared=declared.declared if declared.limits else None,
+        memory=sum(one.memory for one in held) if whole else None,
+        declared=declared,
         promised=promised,
-        over=over if declared.limits else None,
+        over=over if declared is not None else None,
         idle=max((seconds for _, seconds in resting), default=None),
-        idle_memory=sum(int(one.memory) for one, _ in resting if known(one.memory)) if known_idle else None,
-        processes=None if gpu.holdings_note else len({one.pid for one in holdings}),
+        idle_memory=sum(one.memory for one, _ in resting) if known_idle else None,
+        processes=None if gpu.holdings_note else len({one.process.pid for one in held}),
     )
 
 

@@ -18,7 +18,7 @@ from gpuwatch.model.fields import GPU
 from gpuwatch.model.snapshot import Health, Instance, Memory, Promise, Reason, Xid
 from gpuwatch.monitor import Frame
 from tests.dashboard import dashboard
-from tests.support.builders import GIB, declares, gpu, holding, memory, process, snapshot
+from tests.support.builders import GIB, declares, gpu, holding, memory, process, snapshot, uid
 from tests.support.prometheus import RECEIVED, exporter, metrics, promtool, text_of
 from tests.support.screen import alert
 
@@ -126,7 +126,10 @@ def test_shares_of_a_user_add_up_and_an_overshoot_is_what_is_beyond_them() -> No
         process(8, "ada", declared=declares(0, 8 * GIB)),
         process(9, "ben"),
     ]
-    promised = (Promise(user="ada", bytes=2 * GIB), Promise(user="cyn", bytes=GIB, reserved=5.0))
+    promised = (
+        Promise(user="ada", uid=uid("ada"), bytes=2 * GIB),
+        Promise(user="cyn", uid=uid("cyn"), bytes=GIB, reserved=5.0),
+    )
     card = gpu(0, holdings=[holding(7, 15), holding(8, 6), holding(9, 5, sm=0)], promises=promised, promised=3 * GIB)
     found = metrics(exporter(snapshot([card], people), seconds=90))
 
@@ -164,7 +167,7 @@ def test_processes_have_metrics_only_where_they_are_asked_for_the_largest_first(
 def test_sixty_people_with_hostile_names_leave_nothing_behind() -> None:
     names = ['"}\n# HELP x', "\\", "ünïcödé", "a" * 64, *(f"user{number}" for number in range(56))]
     card = gpu(0, holdings=[holding(100 + number, 0.5) for number in range(60)])
-    people = [process(100 + number, name) for number, name in enumerate(names)]
+    people = [process(100 + number, name, uid=2000 + number) for number, name in enumerate(names)]
     made = exporter(snapshot([card], people), per_process=50)
     found = metrics(made)
     assert sorted(labels["user"] for labels, _ in found["gpuwatch_user_memory_bytes"]) == sorted(names)
