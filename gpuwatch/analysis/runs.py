@@ -10,26 +10,26 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
+from functools import cached_property
+from itertools import chain
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from gpuwatch.analysis.rows import StableOrder, rows
+from gpuwatch.analysis.rows import StableOrder
 from gpuwatch.base.units import gib, ranges
 from gpuwatch.history.history import HistoryView
-from gpuwatch.model.fields import PROCESS, Amount, Field, Row, RowKey, amount, table
+from gpuwatch.model.fields import PROCESS, Amount, Field, RowKey, amount, brief_command, table
+from gpuwatch.model.holdings import GpuProcess, Holdings
 from gpuwatch.model.snapshot import (
     Health,
     Idle,
     Presence,
     Process,
     ProcessContext,
-    Reading,
     Reason,
     Run,
-    Snapshot,
     Unlisted,
-    known,
 )
 
 NodeKey: TypeAlias = tuple[str, int, str]
@@ -82,25 +82,11 @@ class PartialSum(NamedTuple):
         return self.missing and self.value is not None
 
 
-class OnGpu(NamedTuple):
-    """Memory held on one GPU, and its use."""
-
-    gpu: int
-    """NVML's index."""
-    key: str
-    memory: PartialSum
-    """Bytes."""
-    sm: PartialSum
-    """Percent; the sum may be more than 100."""
-
-
-class NodeTotals(msgspec.Struct, frozen=True, kw_only=True):
+class NodeTotals(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Sums over one or several processes."""
 
-    memory: PartialSum = PartialSum()
-    """Bytes on all GPUs. A process that NVML does not list adds nothing: no memory is attributed to it."""
-    gpus: tuple[OnGpu, ...] = ()
-    """GPUs with memory held, by index."""
+    held: tuple[GpuProcess, ...] = ()
+    """What they hold on each GPU. A process that NVML does not list holds nothing that is known."""
     opened: tuple[int, ...] = ()
     """Indices of GPUs whose device files are open by processes that NVML does not list."""
     processes: int = 1
@@ -115,11 +101,24 @@ class NodeTotals(msgspec.Struct, frozen=True, kw_only=True):
     started: float | None = None
     """Wall-clock start of the oldest process."""
 
-    @property
+    @cached_property
+    def by_gpu(self) -> Mapping[int, Sequence[GpuProcess]]:
+        """What they hold by NVML's index of the GPU, in its order."""
+        parts: defaultdict[int, list[GpuProcess]] = defaultdict(list)
+        for part in sorted(self.held, key=lambda part: part.gpu.index):
+            parts[part.gpu.index].append(part)
+        return parts
+
+    @cached_property
+    def memory(self) -> PartialSum:
+        """Bytes on all GPUs."""
+        return memory_of(self.held)
+
+    @cached_property
     def sm(self) -> PartialSum:
         """Percent, added up over GPUs with at most 100 of each: two that are fully busy are 200."""
-        sums = [one.sm for one in self.gpus]
-        return add(one if one.value is None else one._replace(value=min(one.value, 100)) for one in sums)
+        sums = [add(PartialSum(part.sm, not part.sm_complete) for part in parts) for parts in self.by_gpu.values()]
+        return add(busy if busy.value is None else busy._replace(value=min(busy.value, 100)) for busy in sums)
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,8 +134,6 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """Sums of the node's own process alone; None for a node without a process."""
     children: tuple[Node, ...] = ()
     process: Process | None = None
-    rows: tuple[Row, ...] = ()
-    """Holdings of its process, by GPU."""
     unlisted: Unlisted | None = None
     uid: int | None = None
     user: str = ""
@@ -152,7 +149,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         """A run's name, a process's command line without the folder of its program, or a group's title."""
         if self.process is None:
             return self.title
-        return self.rows[0].brief if self.rows else brief(self.process)
+        return brief_command(self.process)
 
     @property
     def where(self) -> str:
@@ -180,40 +177,39 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         """The node of its own process, or of the first listed one below it."""
         if self.process is not None:
             return self
-        found = [child.process_node for child in self.children]
-        return next((one for one in found if one and one.rows), found[0] if found else None)
+        below = [child.process_node for child in self.children]
+        return next((node for node in below if node and node.is_listed), below[0] if below else None)
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether NVML lists its own process on a GPU."""
+        return self.own is not None and bool(self.own.held)
 
     @property
     def row_key(self) -> RowKey | None:
         """Key of its process in the process list; for an unlisted process, with the first GPU that it has open."""
-        if self.rows:
-            return self.rows[0].key
         if self.process is None:
             return None
+        if self.own is not None and self.own.held:
+            part = self.own.held[0]
+            return (part.gpu.key, self.process.pid, part.start)
         opened = self.unlisted.gpus if self.unlisted else ()
         return (opened[0] if opened else "", *self.process.key)
-
-
-def brief(process: Process) -> str:
-    """Return a command line without the folder of its program, as the process list has it."""
-    program, space, rest = (process.command or f"[{process.name}]").partition(" ")
-    return (program.rpartition("/")[2] if program.startswith("/") else program) + space + rest
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # Sums
 
 
-def sum_of(readings: Sequence[Reading]) -> PartialSum:
-    """Add up readings."""
-    numbers = [one for one in readings if known(one)]
-    return PartialSum(sum(numbers) if numbers else None, len(numbers) < len(readings))
-
-
 def add(sums: Iterable[PartialSum]) -> PartialSum:
     several = list(sums)
-    values = [one.value for one in several if one.value is not None]
-    return PartialSum(sum(values) if values else None, any(one.missing for one in several))
+    values = [each.value for each in several if each.value is not None]
+    return PartialSum(sum(values) if values else None, any(each.missing for each in several))
+
+
+def memory_of(held: Iterable[GpuProcess]) -> PartialSum:
+    """Return the bytes that processes hold on GPUs."""
+    return add(PartialSum(part.memory if part.sized else None, not part.complete) for part in held)
 
 
 def shortest(idles: Sequence[Idle | None]) -> Idle | None:
@@ -222,17 +218,6 @@ def shortest(idles: Sequence[Idle | None]) -> Idle | None:
     if not found or (len(found) < len(idles) and all(idle.seconds > 0 for idle in found)):
         return None
     return min(found)
-
-
-def _by_gpu(parts: Iterable[OnGpu]) -> tuple[OnGpu, ...]:
-    """Add up memory and use on each GPU; sorted by index."""
-    found: dict[str, OnGpu] = {}
-    for one in parts:
-        before = found.get(one.key)
-        if before:
-            one = one._replace(memory=add([before.memory, one.memory]), sm=add([before.sm, one.sm]))
-        found[one.key] = one
-    return tuple(sorted(found.values()))
 
 
 def total(parts: Sequence[NodeTotals]) -> NodeTotals:
@@ -244,14 +229,13 @@ def total(parts: Sequence[NodeTotals]) -> NodeTotals:
         for flag, count in part.flags:
             flags[flag] += count
     return NodeTotals(
-        memory=add(part.memory for part in parts),
-        gpus=_by_gpu(held for part in parts for held in part.gpus),
+        held=tuple(chain.from_iterable(part.held for part in parts)),
         opened=tuple(sorted({index for part in parts for index in part.opened})),
         processes=sum(part.processes for part in parts),
         holders=sum(part.holders for part in parts),
         ranks=tuple(sorted({rank for part in parts for rank in part.ranks})),
         flags=tuple((flag, flags[flag]) for flag in NodeFlag if flags[flag]),
-        idle=shortest([part.idle for part in parts if part.gpus]),
+        idle=shortest([part.idle for part in parts if part.held]),
         started=min((part.started for part in parts if part.started is not None), default=None),
     )
 
@@ -270,7 +254,7 @@ class _Member(msgspec.Struct, eq=False):
     """Process of a run, while the tree is built."""
 
     process: Process
-    rows: tuple[Row, ...]
+    held: tuple[GpuProcess, ...]
     unlisted: Unlisted | None
     mine: bool
     parent: _Member | None = None
@@ -281,7 +265,7 @@ class _Member(msgspec.Struct, eq=False):
 
     def __post_init__(self) -> None:
         self.pid = self.process.pid
-        self.start = self.rows[0].holding.start if self.rows else self.process.start
+        self.start = self.held[0].start if self.held else self.process.start
         self.run = self.process.run
 
     @property
@@ -317,7 +301,7 @@ class _Member(msgspec.Struct, eq=False):
     def order(self) -> tuple[bool, bool, int, int, int]:
         """Sort key: ranks by number, GPU and PID, then workers without a rank, then processes NVML does not list."""
         rank = self.run.rank if self.run else None
-        gpu = self.rows[0].gpu.index if self.rows else 0
+        gpu = self.held[0].gpu.index if self.held else 0
         return (self.unlisted is not None, self.is_helper, -1 if rank is None else rank, gpu, self.pid)
 
     @property
@@ -331,12 +315,13 @@ class _Member(msgspec.Struct, eq=False):
         return list(found.values())
 
 
-def build_tree(snapshot: Snapshot, history: HistoryView | None = None, *, mine: bool = False) -> list[Node]:
+def build_tree(holdings: Holdings, history: HistoryView | None = None, *, mine: bool = False) -> list[Node]:
     """Return the runs, each with its ranks and workers, in the order of their keys, and the groups after them.
 
     Every process is in it once. `mine` leaves out processes of others than the viewer.
     """
-    members = _find_members(snapshot, mine=mine)
+    snapshot = holdings.snapshot
+    members = _find_members(holdings, mine=mine)
     by_pid = {member.pid: member for member in members}
     runs: defaultdict[NodeKey, list[_Member]] = defaultdict(list)
     for member in members:
@@ -354,30 +339,29 @@ def build_tree(snapshot: Snapshot, history: HistoryView | None = None, *, mine: 
         if complete and node.process is None:
             node = msgspec.structs.replace(node, absent=_absent_ranks(tops))
         group = None
-        if not node.totals.gpus and all(one.is_leftover_worker for one in tops):
+        if not node.totals.held and all(one.is_leftover_worker for one in tops):
             group = LEFTOVERS
-        elif not node.totals.gpus and not any(one.unlisted and one.unlisted.cuda_context for one in together):
+        elif not node.totals.held and not any(one.unlisted and one.unlisted.cuda_context for one in together):
             group = ASKERS
         (groups[group] if group else nodes).append(node)
     return nodes + [_group_node(title, found) for title, found in groups.items() if found]
 
 
-def _find_members(snapshot: Snapshot, *, mine: bool) -> list[_Member]:
+def _find_members(holdings: Holdings, *, mine: bool) -> list[_Member]:
     """Return every process that has memory on a GPU or its device file open, each once."""
-
-    def is_mine(process: Process) -> bool:
-        return process.uid is not None and process.uid == snapshot.viewer
-
-    held: defaultdict[tuple[int, int], list[Row]] = defaultdict(list)
-    for row in rows(snapshot):
-        held[row.holding.pid, row.holding.start].append(row)
-    members = [_Member(found[0].process, tuple(found), None, is_mine(found[0].process)) for found in held.values()]
+    viewer = holdings.snapshot.viewer
+    held: defaultdict[tuple[int, int], list[GpuProcess]] = defaultdict(list)
+    for gpu in holdings.snapshot.gpus:
+        for part in holdings.on(gpu):
+            held[part.process.pid, part.start].append(part)
+    members = [_Member(parts[0].process, tuple(parts), None, parts[0].process.uid == viewer) for parts in held.values()]
     seen = {pid for pid, _ in held}
-    for one in snapshot.unlisted:
-        if one.process.pid not in seen:  # else NVML has come to list it since the search
-            seen.add(one.process.pid)
-            members.append(_Member(one.process, (), one, is_mine(one.process)))
-    return [one for one in members if one.mine or not mine]
+    for unlisted in holdings.snapshot.unlisted:
+        process = unlisted.process
+        if process.pid not in seen:  # else NVML has come to list it since the search
+            seen.add(process.pid)
+            members.append(_Member(process, (), unlisted, process.uid == viewer))
+    return [member for member in members if member.mine or not mine]
 
 
 def _run_key(member: _Member, by_pid: dict[int, _Member]) -> NodeKey:
@@ -423,17 +407,14 @@ def _attach_workers(together: Sequence[_Member]) -> None:
 def _process_node(member: _Member, history: HistoryView | None, indices: dict[str, int]) -> Node:
     process, run = member.process, member.run
     opened = sorted(indices[key] for key in member.unlisted.gpus if key in indices) if member.unlisted else ()
-    held = [
-        OnGpu(row.gpu.index, row.gpu.key, sum_of([row.holding.memory]), sum_of([row.holding.sm])) for row in member.rows
-    ]
+    idles = [history.idle(part.gpu.key, member.pid, part.start) for part in member.held] if history else []
     own = NodeTotals(
-        memory=held[0].memory if len(held) == 1 else add(one.memory for one in held),
-        gpus=tuple(held) if len(held) == 1 else _by_gpu(held),
+        held=member.held,
         opened=tuple(opened),
         holders=int(member.unlisted is not None),
         ranks=(run.rank,) if run is not None and run.rank is not None and run.worker_of is None else (),
         flags=tuple((flag, 1) for flag in member.flags),
-        idle=shortest([history.idle(*row.key) for row in member.rows]) if history else None,
+        idle=shortest(idles),
         started=process.started,
     )
     workers = [_process_node(one, history, indices) for one in sorted(member.workers, key=lambda one: one.order)]
@@ -444,7 +425,6 @@ def _process_node(member: _Member, history: HistoryView | None, indices: dict[st
         own=own,
         children=tuple(workers),
         process=process,
-        rows=member.rows,
         unlisted=member.unlisted,
         uid=process.uid,
         user=process.user or "?",
@@ -507,7 +487,7 @@ def _absent_ranks(tops: Iterable[_Member]) -> tuple[int, ...]:
 
 def _lowest_gpu(node: Node) -> float:
     totals = node.totals
-    return min((held.gpu for held in totals.gpus), default=min(totals.opened, default=1 << 20))
+    return min(totals.by_gpu or totals.opened, default=1 << 20)
 
 
 def _sum(one: PartialSum) -> Amount | Reason | None:
@@ -516,7 +496,7 @@ def _sum(one: PartialSum) -> Amount | Reason | None:
 
 def _gpu_words(node: Node) -> str:
     """Format the GPUs with memory held; GPUs that are only open stand in brackets."""
-    used = [one.gpu for one in node.totals.gpus]
+    used = [*node.totals.by_gpu]
     indices = used or node.totals.opened
     words = ranges(indices)
     if len(words) > 7:
@@ -638,9 +618,10 @@ def describe(node: Node) -> str:
         if node.where:
             words.append(f"over {node.where}" if node.where.startswith("ssh ") else f"in {node.where}")
         words += [f"a server: {node.server}"] if node.server else []
-        if len(held := node.totals.gpus) > 1:
-            sizes = [f"{gib(one.memory.value) if one.memory.value is not None else '—'} on {one.gpu}" for one in held]
-            words.append(f"GiB: {', '.join(sizes)}")
+        if len(by_gpu := node.totals.by_gpu) > 1:
+            sizes = {gpu: memory_of(parts).value for gpu, parts in by_gpu.items()}
+            sizes_in_words = [f"{gib(held) if held is not None else '—'} on {gpu}" for gpu, held in sizes.items()]
+            words.append(f"GiB: {', '.join(sizes_in_words)}")
         words += [node.name] if node.process is not None else []
     return " · ".join(words)
 
@@ -696,7 +677,7 @@ def _helper_words(node: Node) -> list[str]:
 
 
 def _on_gpus(node: Node) -> str:
-    gpus = ranges(held.gpu for held in node.totals.gpus)
+    gpus = ranges(node.totals.by_gpu)
     return f" on GPU{'s' * (not gpus.isdigit())} {gpus}" if gpus else ""
 
 

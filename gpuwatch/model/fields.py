@@ -226,18 +226,12 @@ class Row(msgspec.Struct, frozen=True):
     @property
     def command(self) -> str:
         """Command line, or the reason why there is none; both if it was read before and cannot be read now."""
-        if self.process.presence in _UNSEEN:
-            return f"{_UNSEEN[self.process.presence]} {self.process.command}".rstrip()
-        command = self.process.command or f"[{self.process.name}]"
-        if self.process.presence is Presence.UNSURE:
-            return f"perhaps {command} (or a process outside of this container)"
-        return command
+        return shown_command(self.process)
 
     @property
     def brief(self) -> str:
         """Command line without the folder of its program."""
-        program, space, rest = self.command.partition(" ")
-        return program.rpartition("/")[2] + space + rest if program.startswith("/") else self.command
+        return brief_command(self.process)
 
     @property
     def where(self) -> str:
@@ -273,6 +267,22 @@ _UNSEEN = {
     Presence.ELSEWHERE: "(in another PID namespace)",
     Presence.UNREADABLE: "(not readable just now)",
 }
+
+
+def shown_command(process: Process) -> str:
+    """Return a command line, or the reason why there is none; both if it was read before and cannot be read now."""
+    if process.presence in _UNSEEN:
+        return f"{_UNSEEN[process.presence]} {process.command}".rstrip()
+    command = process.command or f"[{process.name}]"
+    if process.presence is Presence.UNSURE:
+        return f"perhaps {command} (or a process outside of this container)"
+    return command
+
+
+def brief_command(process: Process) -> str:
+    """Return the same without the folder of the program."""
+    program, space, rest = (command := shown_command(process)).partition(" ")
+    return program.rpartition("/")[2] + space + rest if program.startswith("/") else command
 
 
 def share_words(row: Row) -> tuple[str, str]:

@@ -20,15 +20,21 @@ from gpuwatch.analysis.runs import (
     build_tree,
     describe,
     flag_words,
+    memory_of,
     role_label,
     run_order,
     shortest,
     size_words,
 )
-from gpuwatch.history.history import History
+from gpuwatch.history.history import History, HistoryView
+from gpuwatch.model.holdings import Holdings
 from gpuwatch.model.snapshot import Idle, Process, ProcessContext, Reason, Run, Snapshot, Unlisted
 from tests.analysis.machines import TMUX, any_machine, card, drawn, person, unlisted
 from tests.support.builders import EPOCH, at, gpu, holding, process, snapshot, uid
+
+
+def built(seen: Snapshot, history: HistoryView | None = None, *, mine: bool = False) -> list[Node]:
+    return build_tree(Holdings(seen), history, mine=mine)
 
 
 def run_of(key: str = "812:812", **changes: Any) -> Run:
@@ -88,7 +94,7 @@ CASES = [msgspec.json.decode(line, type=Case) for line in TEXT.splitlines()]
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.about)
 def test_a_machine_has_this_tree(case: Case) -> None:
     others = tuple(map(unlisted, case.unlisted))
-    nodes = build_tree(snapshot(map(card, case.gpus), map(person, case.people), unlisted=others), mine=case.mine)
+    nodes = built(snapshot(map(card, case.gpus), map(person, case.people), unlisted=others), mine=case.mine)
     assert drawn(nodes) == case.tree
     assert [describe(node) for node in every(nodes)][: len(case.words)] == case.words
 
@@ -110,7 +116,7 @@ def test_idleness_and_age_come_from_all_parts() -> None:
     seen, history = snapshot([gpu(0, holdings=held)], people), History()
     for second in range(100):
         view = history.add(at(seen, second), 500.0 + second)
-    (run,) = build_tree(seen, view)
+    (run,) = built(seen, view)
     assert run.totals.idle == Idle(99.0, at_least=True)
     assert run.totals.started == EPOCH - 9000
 
@@ -129,7 +135,7 @@ def crowd() -> list[Node]:
     ]
     people = [process(10, "ben", command="b"), process(20, "ada", command="C"), process(30, "cyn", command="a")]
     left = helper(99, ppid=1, adopted=True, user="aaa")
-    return build_tree(snapshot(cards, people, unlisted=(left,)))
+    return built(snapshot(cards, people, unlisted=(left,)))
 
 
 def test_the_order() -> None:
@@ -151,12 +157,12 @@ def test_the_order() -> None:
 def test_every_process_is_there_once_and_the_sums_add_up(seen: Snapshot, mine: bool) -> None:
     listed = {(one.pid, one.start) for card in seen.gpus for one in card.holdings}
     others = {one.process.pid for one in seen.unlisted} - {pid for pid, _ in listed}
-    nodes = build_tree(seen, mine=mine)
-    assert build_tree(snapshot()) == []
+    nodes = built(seen, mine=mine)
+    assert built(snapshot()) == []
     shown = [node for node in every(nodes) if node.process]
-    keys = [(node.process.pid, node.rows[0].holding.start) for node in shown if node.process and node.rows]
+    keys = [(node.process.pid, node.row_key[2]) for node in shown if node.process and node.row_key and node.is_listed]
     assert len(set(keys)) == len(keys)
-    rest = [node.process.pid for node in shown if node.process and not node.rows]
+    rest = [node.process.pid for node in shown if node.process and not node.is_listed]
     assert len(set(rest)) == len(rest)
     if mine:
         assert all(node.uid == uid("you") for node in shown)
@@ -168,7 +174,7 @@ def test_every_process_is_there_once_and_the_sums_add_up(seen: Snapshot, mine: b
         below = [child.totals for child in node.children] + ([node.own] if node.own else [])
         assert node.totals.memory == add(one.memory for one in below)
         assert node.totals.sm == add(one.sm for one in below)
-        assert node.totals.memory == add(held.memory for held in node.totals.gpus)
+        assert node.totals.memory == add(map(memory_of, node.totals.by_gpu.values()))
         assert node.totals.processes == sum(one.processes for one in below)
         assert node.totals.holders == sum(one.holders for one in below)
         assert not node.children or node.process or len(node.children) > 1 or node.kind is NodeKind.GROUP
@@ -185,7 +191,7 @@ def test_workers_of_one_another_hang_nobody_and_the_depth_is_bounded() -> None:
             process(pid, start=1, context=ProcessContext(run=run_of(worker_of=parent)))
             for pid, parent in parents.items()
         ]
-        return build_tree(snapshot([gpu(0, holdings=[holding(pid, 0.1, start=1) for pid in parents])], people))
+        return built(snapshot([gpu(0, holdings=[holding(pid, 0.1, start=1) for pid in parents])], people))
 
     def depth(node: Node) -> int:
         return 1 + max(map(depth, node.children), default=0)

@@ -296,7 +296,7 @@ class TreeList(RowList[Branch]):
     def cells(self, place: int, styles: StyleSet, background: Background) -> tuple[Cell, ...]:
         branch = self.found[place]
         node = branch.node
-        old = any(self.view.dimmed(row.gpu) for one in every([node]) for row in one.rows)
+        old = any(self.view.dimmed(part.gpu) for part in node.totals.held)
         cells = [name_cell(branch, styles.glyphs, self._columns[0].cells, is_open=self.is_open(node))]
         for column in self._columns[1:]:
             if column.id == "user":
@@ -305,7 +305,7 @@ class TreeList(RowList[Branch]):
                 cells.append((swatch, (node.user, "strong" if node.mine else "text")))
                 continue
             role: Role = "faint" if old and column.id in ("memory", "sm", "idle") else column.role
-            if column.id == "gpu" and not node.totals.gpus:
+            if column.id == "gpu" and not node.totals.held:
                 role = "muted"
             cells.append(((cell(column.id, node, self.view), role),))
         return tuple(cells)
@@ -341,7 +341,7 @@ class TreeScreen(ListScreen[TreeList]):
     def read_rows(self) -> None:
         seen = self._frame.snapshot
         self.style_set.assign_colors(process.uid for process in seen.processes if process.uid is not None)
-        self.rows.update_nodes(build_tree(seen, self._frame.history, mine=self._mine))
+        self.rows.update_nodes(build_tree(self._frame.holdings, self._frame.history, mine=self._mine))
 
     def paint(self) -> None:
         self.rows.view = View(self._frame, self._clock(), self.style_set, self._frame.snapshot.interval)
@@ -384,7 +384,7 @@ class TreeScreen(ListScreen[TreeList]):
             del keys["left" if is_open else "right"]
             if is_open:
                 keys["right"] = dataclasses.replace(keys["right"], description="step in")
-        elif node is not None and not node.rows:
+        elif node is not None and not node.is_listed:
             del keys["choose"]
         found = hints(list(keys.values()))
         if self.style_set.glyphs.ascii:
@@ -409,8 +409,8 @@ class TreeScreen(ListScreen[TreeList]):
         if node is None or node.process is None:
             tree.set_open()
             self.paint()
-        elif node.rows:
-            actions_of(self).show_detail(node.rows[0].key)
+        elif node.is_listed and node.row_key is not None:
+            actions_of(self).show_detail(node.row_key)
 
     def action_right(self) -> None:
         self.rows.right()
