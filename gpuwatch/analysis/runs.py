@@ -214,10 +214,10 @@ def memory_of(held: Iterable[GpuProcess]) -> PartialSum:
 
 def shortest(idles: Sequence[Idle | None]) -> Idle | None:
     """Return the shortest of several idle times: 0 if a process is busy, None if a process may be busy."""
-    found = [idle for idle in idles if idle is not None]
-    if not found or (len(found) < len(idles) and all(idle.seconds > 0 for idle in found)):
+    known_times = [idle for idle in idles if idle is not None]
+    if not known_times or (len(known_times) < len(idles) and all(idle.seconds > 0 for idle in known_times)):
         return None
-    return min(found)
+    return min(known_times)
 
 
 def total(parts: Sequence[NodeTotals]) -> NodeTotals:
@@ -286,16 +286,16 @@ class _Member(msgspec.Struct, eq=False):
     @property
     def flags(self) -> list[NodeFlag]:
         """Its troubles, the worst first."""
-        state, found = self.process.state, []
+        state, flags = self.process.state, []
         if self.process.presence is Presence.GONE:
-            found.append(NodeFlag.ENDED)
+            flags.append(NodeFlag.ENDED)
         if state in ("zombie", "dead"):
-            found.append(NodeFlag.ZOMBIE)
+            flags.append(NodeFlag.ZOMBIE)
         if self.is_leftover_worker:
-            found.append(NodeFlag.LEFTOVER_WORKER)
+            flags.append(NodeFlag.LEFTOVER_WORKER)
         elif self.run is not None and self.run.orphaned:
-            found.append(NodeFlag.LEFTOVER)
-        return [*found, NodeFlag.STOPPED] if state == "stopped" else found
+            flags.append(NodeFlag.LEFTOVER)
+        return [*flags, NodeFlag.STOPPED] if state == "stopped" else flags
 
     @property
     def order(self) -> tuple[bool, bool, int, int, int]:
@@ -307,12 +307,12 @@ class _Member(msgspec.Struct, eq=False):
     @property
     def ancestors(self) -> list[_Member]:
         """Members that it works for, the nearest first; each once, even in a cycle."""
-        found: dict[int, _Member] = {}
+        above_by_id: dict[int, _Member] = {}
         above = self.parent
-        while above is not None and id(above) not in found:
-            found[id(above)] = above
+        while above is not None and id(above) not in above_by_id:
+            above_by_id[id(above)] = above
             above = above.parent
-        return list(found.values())
+        return list(above_by_id.values())
 
 
 def build_tree(holdings: Holdings, history: HistoryView | None = None, *, mine: bool = False) -> list[Node]:
@@ -334,17 +334,17 @@ def build_tree(holdings: Holdings, history: HistoryView | None = None, *, mine: 
     groups: dict[str, list[Node]] = {LEFTOVERS: [], ASKERS: []}
     for key, together in sorted(runs.items()):
         _attach_workers(together)
-        tops = [one for one in together if one.parent is None]
-        node = _run_node(key, [_process_node(one, history, indices) for one in sorted(tops, key=lambda one: one.order)])
+        tops = [member for member in together if member.parent is None]
+        node = _run_node(key, [_process_node(top, history, indices) for top in sorted(tops, key=lambda top: top.order)])
         if complete and node.process is None:
             node = msgspec.structs.replace(node, absent=_absent_ranks(tops))
         group = None
-        if not node.totals.held and all(one.is_leftover_worker for one in tops):
+        if not node.totals.held and all(top.is_leftover_worker for top in tops):
             group = LEFTOVERS
-        elif not node.totals.held and not any(one.unlisted and one.unlisted.cuda_context for one in together):
+        elif not node.totals.held and not any(member.unlisted and member.unlisted.cuda_context for member in together):
             group = ASKERS
         (groups[group] if group else nodes).append(node)
-    return nodes + [_group_node(title, found) for title, found in groups.items() if found]
+    return nodes + [_group_node(title, parts) for title, parts in groups.items() if parts]
 
 
 def _find_members(holdings: Holdings, *, mine: bool) -> list[_Member]:
@@ -380,9 +380,9 @@ def _run_key(member: _Member, by_pid: dict[int, _Member]) -> NodeKey:
     return ("run", -1 if uid is None else uid, source.process.run_key)
 
 
-def _may_have_started(one: _Member, other: _Member) -> bool:
-    """Return whether `one` is old enough to have started `other`: a PID may have been used again."""
-    return not one.start or not other.start or one.start <= other.start
+def _may_have_started(parent: _Member, child: _Member) -> bool:
+    """Return whether `parent` is old enough to have started `child`: a PID may have been used again."""
+    return not parent.start or not child.start or parent.start <= child.start
 
 
 def _attach_workers(together: Sequence[_Member]) -> None:
@@ -451,17 +451,17 @@ def _run_node(key: NodeKey, tops: Sequence[Node]) -> Node:
     )
 
 
-def _group_node(title: str, found: Sequence[Node]) -> Node:
-    one_owner = len({node.uid for node in found}) == 1
+def _group_node(title: str, nodes: Sequence[Node]) -> Node:
+    one_owner = len({node.uid for node in nodes}) == 1
     return Node(
         key=("group", 0, title),
         kind=NodeKind.GROUP,
         title=title,
-        totals=total([node.totals for node in found]),
-        children=tuple(found),
-        uid=found[0].uid if one_owner else None,
-        user=found[0].user if one_owner else "",
-        mine=all(node.mine for node in found),
+        totals=total([node.totals for node in nodes]),
+        children=tuple(nodes),
+        uid=nodes[0].uid if one_owner else None,
+        user=nodes[0].user if one_owner else "",
+        mine=all(node.mine for node in nodes),
     )
 
 
@@ -471,11 +471,11 @@ def _absent_ranks(tops: Iterable[_Member]) -> tuple[int, ...]:
     Launchers count local ranks from 0 without a gap (torchrun: rank = node rank × ranks a node + local rank). No
     launcher gives the number of ranks on this host, so ranks after the last present rank are not found.
     """
-    runs = [one.run for one in tops if one.run and not one.is_helper]
-    here = {(one.rank, one.local_rank) for one in runs if one.rank is not None and one.local_rank is not None}
+    runs = [top.run for top in tops if top.run and not top.is_helper]
+    here = {(run.rank, run.local_rank) for run in runs if run.rank is not None and run.local_rank is not None}
     offsets = {rank - local for rank, local in here}
     most = max((local for _, local in here), default=0)
-    if len(offsets) != 1 or not 0 <= most <= _MOST_RANKS or not all(one.world for one in runs):
+    if len(offsets) != 1 or not 0 <= most <= _MOST_RANKS or not all(run.world for run in runs):
         return ()
     first = offsets.pop()
     return tuple(first + local for local in range(most) if (first + local, local) not in here)
@@ -574,19 +574,19 @@ def role_label(node: Node, *, top: bool) -> str:
 
 def flag_words(node: Node) -> str:
     """Return the troubles of a node and of those below it, the worst first; empty when all is well."""
-    found = [flag.word for flag in node.flags if flag is not NodeFlag.ENDED]  # the command of an ended one says so
+    words = [flag.word for flag in node.flags if flag is not NodeFlag.ENDED]  # the command of an ended one says so
     for flag, count in node.totals.flags:
         below = count - (flag in node.flags)
         if not below or (node.kind is NodeKind.GROUP and flag is NodeFlag.LEFTOVER_WORKER):
             continue  # the title of the group says so
         many = "all" if count == node.totals.processes else str(below)
         if node.process is not None and flag is not NodeFlag.LEFTOVER_WORKER:
-            found.append(f"{many} {_plural(below, 'worker')} {flag.word}")
+            words.append(f"{many} {_plural(below, 'worker')} {flag.word}")
         else:
-            found.append(f"{many} {_counted(flag.word, below)}")
+            words.append(f"{many} {_counted(flag.word, below)}")
     if node.absent:
-        found.append(f"no rank {ranges(node.absent)}")
-    return ", ".join(found)
+        words.append(f"no rank {ranges(node.absent)}")
+    return ", ".join(words)
 
 
 def count_flags(nodes: Iterable[Node]) -> str:
