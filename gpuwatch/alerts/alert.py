@@ -123,7 +123,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     unjudged: bool = False
     """Whether another gpuwatch raised it, and no sample has judged it since: its words are of `seen`."""
     sent: bool = False
-    """Whether a gpuwatch that sends messages has recorded it: the next one does not send it again."""
+    """Whether its message was sent, in the store alone: the next gpuwatch does not send it again."""
 
     @property
     def key(self) -> str:

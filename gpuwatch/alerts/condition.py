@@ -126,11 +126,11 @@ class Condition(msgspec.Struct):
                 acknowledged=False,
                 muted=False,
                 unjudged=True,
+                sent=False,
             )
             self._words = self._worst_words = (alert.title, alert.evidence)
             self._sum, self._count = (alert.mean, 1) if alert.mean is not None else (0.0, 0)
             return
-        self.alert = msgspec.structs.replace(self.alert, sent=self.alert.sent or alert.sent)
         if alert.id != self.alert.id and alert.raised < self.alert.raised:
             self.alert = msgspec.structs.replace(
                 self.alert,

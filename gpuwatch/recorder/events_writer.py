@@ -34,12 +34,10 @@ class EventsPart(Part):
         restore: Callable[[Sequence[Alert]], object],
         pace: Pace,
         wall: Callable[[], float],
-        *,
-        sends: bool,
+        was_sent: Callable[[Alert], bool],
     ) -> None:
         super().__init__(store, pace, wall)
-        self.sends = sends
-        """Whether this gpuwatch sends messages; may be replaced at any time."""
+        self._was_sent = was_sent
         self.is_settled = False
         """Whether it is known which events of before still hold."""
         self._lock = lock
@@ -105,6 +103,10 @@ class EventsPart(Part):
                     since, lost = (self._lost.since, self._lost.lost) if self._lost else (now, 0)
                     self._lost = Gap(since, now, lost + 1)
         return bool(news) or self._settle_at is not None
+
+    def write_soon(self) -> None:
+        """Write all open events with the next step, since a message about one was sent; from any thread."""
+        self._set("carry", 0.0)
 
     def step(self) -> None:
         """Write events, or try to become the gpuwatch that writes them."""
@@ -176,14 +178,14 @@ class EventsPart(Part):
             self._end(events, events.values(), self._until, NOT_RUNNING)
         with self._guard:
             self._settle_at = self._snapshots + _SNAPSHOTS
-        self._hand_over(events.values())
+        self._hand_over([*events.values(), *(alert for alert in found.alerts if alert.ended is not None)])
         self._open, self.is_settled = events, not events
         self._set("carry", self._pace.carry)
         self._due.pop("touch", None)
         return events
 
     def _hand_over(self, alerts: Iterable[Alert]) -> None:
-        """Let the engine continue the store's open events."""
+        """Let the engine continue the store's open events, and the messenger know which were sent."""
         if ours := list(alerts):
             self._restore(ours)
 
@@ -242,7 +244,7 @@ class EventsPart(Part):
         before = events.get(alert.key, same)
         if before is None and alert.ended is not None and alert.raised <= self._others:
             return  # another gpuwatch recorded all of it
-        sent = self.sends or alert.sent or (before is not None and before.sent)
+        sent = self._was_sent(alert) or (before is not None and before.sent)
         alert = msgspec.structs.replace(alert, raised_monotonic=0.0, unjudged=False, sent=sent)
         if before is not None and before.id != alert.id:  # as another gpuwatch saw it
             alert = msgspec.structs.replace(

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
@@ -147,7 +147,7 @@ class MessageSchedule:
         self.policy = policy
         """May be replaced at any time."""
         self.is_leader = True
-        """Whether this gpuwatch sends; the others keep what was found unsent, until the store says that it was sent."""
+        """Whether this gpuwatch sends; the others keep what was found unsent, until they know that it was sent."""
         self.others: Collection[str] = ()
         """Keys of alerts that are not wanted, because they concern others alone."""
         self._active: dict[str, Alert] = {}
@@ -161,12 +161,38 @@ class MessageSchedule:
         """Time at which the messages that are being gathered are sent; None where none is."""
         self._found: set[str] = set()
         """Keys of active alerts that were never in `raised`, and that no gpuwatch is known to have sent."""
+        self._sent: frozenset[str] = frozenset()
+        """Keys of alerts whose message was sent, by this gpuwatch or by one that recorded before. Nobody else decides
+        it: the recorder writes it to the store, and hands it to the schedule that comes next."""
+
+    def was_sent(self, alert: Alert) -> bool:
+        """Return whether the message about an alert that holds was sent; from any thread."""
+        return alert.key in self._sent
+
+    def restore(self, events: Sequence[Alert], now: float, wall: float) -> None:
+        """Take over which of the store's events were sent, and what is left of their cool-downs.
+
+        What counts as reported, and was not sent by the gpuwatch that recorded, is sent again. `now` and `wall` are the
+        same moment, on the clock of the schedule and on that of the wall.
+        """
+        held = [alert for alert in events if alert.ended is None]
+        self._sent |= {alert.key for alert in held if alert.sent}
+        for alert in held:
+            if alert.key in self._reported.keys() - self._sent:
+                del self._reported[alert.key]
+                self._found.add(alert.key)
+                self._cooldowns.pop(alert.rule, None)
+        for alert in events:
+            if alert.sent:
+                until = now + self.policy.cooldown - (wall - max(alert.raised, alert.worse))
+                self._cool_down(alert.rule, alert.most, now, until)
+        self._count_as_reported(self._active)
 
     def update(self, raised: Iterable[Alert], cleared: Iterable[Alert], active: Iterable[Alert]) -> None:
         """Add the alerts of a frame; `active` are all that hold.
 
         An active or ended alert that was never in `raised` was raised by another gpuwatch, or before messages were
-        sent: it counts as reported where it was `sent`. One that is missing in `active`, and was never in `cleared`
+        sent: it counts as reported where it was sent. One that is missing in `active`, and was never in `cleared`
         (frames were lost), has ended.
         """
         before, new = self._active, {alert.key for alert in raised}
@@ -177,11 +203,11 @@ class MessageSchedule:
         for old in self._reported.keys() - self._active.keys():
             if (key := keys.get(self._reported[old].id)) is not None:  # its GPU has a name now
                 self._reported[key] = self._reported.pop(old)
-        found = self._found | ((ended | self._active).keys() - before.keys() - new)
-        self._found = {key for key in found & self._active.keys() if not self._active[key].sent}
-        for key, alert in (ended | self._active).items():
-            if key in found and alert.sent and self._is_wanted(alert, max(alert.severity, alert.most)):
-                self._reported.setdefault(key, alert)
+                self._sent |= {key} if old in self._sent else set()
+        self._found |= (ended | self._active).keys() - before.keys() - new
+        self._count_as_reported(ended | self._active)
+        self._found &= self._active.keys()
+        self._sent -= (ended.keys() | before.keys()) - self._active.keys()
         for key, reported in list(self._reported.items()):
             if key not in self._active:
                 alert = ended.get(key) or before[key]
@@ -193,8 +219,8 @@ class MessageSchedule:
 
     def begin(self) -> None:
         """Send from now on, with all that holds and was not sent; before, messages had nowhere to go."""
-        self._found |= {key for key, alert in self._reported.items() if not alert.sent}
-        self._reported = {key: alert for key, alert in self._reported.items() if alert.sent}
+        self._found |= self._reported.keys() - self._sent
+        self._reported = {key: alert for key, alert in self._reported.items() if key in self._sent}
         self._cooldowns.clear()
 
     def pop_due(self, now: float, *, flush: bool = False) -> list[Message]:
@@ -209,10 +235,10 @@ class MessageSchedule:
         for alert in news:
             messages.append(raised(alert, "worse" if alert.key in self._reported else "raised"))
             self._reported[alert.key] = alert
+        if self.is_leader and self.policy.sends:
+            self._sent |= {alert.key for alert in news}
         for alert in news:
-            until, worst = self._cooldowns.get(alert.rule, (-math.inf, alert.severity))
-            worst = max(worst, alert.severity) if now < until else alert.severity
-            self._cooldowns[alert.rule] = (now + self.policy.cooldown, worst)
+            self._cool_down(alert.rule, alert.severity, now, now + self.policy.cooldown)
         messages += [cleared(alert, title) for alert, title in self._ended.values()]
         self._ended.clear()
         return messages
@@ -235,6 +261,19 @@ class MessageSchedule:
             if is_news and self._is_wanted(alert, alert.severity) and (now >= until or alert.severity > worst):
                 found.append(alert)
         return found
+
+    def _cool_down(self, rule: str, severity: Severity, now: float, until: float) -> None:
+        """Let the alerts of a rule that are no worse than a severity wait until a time."""
+        before, worst = self._cooldowns.get(rule, (-math.inf, severity))
+        if until > now:
+            self._cooldowns[rule] = (max(before, until), max(worst, severity) if now < before else severity)
+
+    def _count_as_reported(self, alerts: Mapping[str, Alert]) -> None:
+        """Count those of some alerts as reported that were found, and that another gpuwatch has sent."""
+        for key in self._found & self._sent & alerts.keys():
+            if self._is_wanted(alerts[key], max(alerts[key].severity, alerts[key].most)):
+                self._reported.setdefault(key, alerts[key])
+        self._found -= self._sent
 
     def _is_wanted(self, alert: Alert, severity: Severity) -> bool:
         """Return whether an alert of a severity is worth a message."""
@@ -461,10 +500,14 @@ class Messenger:
         *,
         routes: Callable[[Notify], Sequence[Route]] = make_routes,
         silent_leader: Callable[[], int | None] = lambda: None,
+        on_sent: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`silent_leader` returns the PID of the gpuwatch that records, where that one sends no messages."""
-        self._silent_leader = silent_leader
+        """`silent_leader` returns the PID of the gpuwatch that records, where that one sends no messages.
+
+        `on_sent` is called from the messenger's thread where `was_sent` is true of more alerts than before.
+        """
+        self._silent_leader, self._on_sent = silent_leader, on_sent
         self._schedule = MessageSchedule(policy)
         self._is_leader, self._make_routes, self._clock = is_leader, routes, clock
         self._routes = routes(policy)
@@ -485,6 +528,14 @@ class Messenger:
         if not self._worker.is_closing:
             self._frames.append(frame)
             self._worker.wake()
+
+    def was_sent(self, alert: Alert) -> bool:
+        """Return whether the message about an alert that holds was sent; from any thread."""
+        return self._schedule.was_sent(alert)
+
+    def restore(self, events: Sequence[Alert]) -> None:
+        """Take over from the store's events which were sent; from any thread, without waiting."""
+        self._worker(lambda: self._schedule.restore(events, self._clock(), time.time()))
 
     def configure(self, policy: Notify) -> None:
         """Use another policy from now on; from any thread, without waiting."""
@@ -511,6 +562,8 @@ class Messenger:
                 self._schedule.update(frame.raised, frame.cleared, frame.alerts)
             is_leader = self._schedule.is_leader = self._is_leader()
             messages = self._schedule.pop_due(self._clock(), flush=flush)
+            if messages and is_leader:
+                self._on_sent()
             for route in self._routes:
                 route.deliver(
                     messages if is_leader else (),

@@ -197,16 +197,17 @@ class Recorder:
         restore: Callable[[Sequence[Alert]], object] = lambda alerts: None,
         attend: Callable[[Attention], object] = lambda attention: None,
         usage: UsageSettings | None = None,
-        sends: bool = False,
+        was_sent: Callable[[Alert], bool] = lambda alert: False,
         pace: Pace | None = None,
         wall: Callable[[], float] = time.time,
         make_store: Callable[..., Store] = Store,
     ) -> None:
         """`folder` stands in for the user's state folder.
 
-        `restore` and `attend` are called from the recorder's thread: with the alerts that held when a gpuwatch recorded
-        last, and with what others acknowledged and muted. Where only a `part` of the GPUs is watched, marks alone are
-        kept. `watch` is whether this is a `gpuwatch watch`, `sends` whether it sends messages.
+        `restore` and `attend` are called from the recorder's thread: with the events that held when a gpuwatch recorded
+        last, or ended shortly before, and with what others acknowledged and muted. `was_sent` returns whether the
+        message about an alert was sent. Where only a `part` of the GPUs is watched, marks alone are kept. `watch` is
+        whether this is a `gpuwatch watch`.
         """
         pace = pace or Pace()
         path = own_store(folder)
@@ -217,7 +218,7 @@ class Recorder:
         self.usage: UsagePart | None = None
         self._parts: list[Part] = [MarksPart(store, attend, pace, wall)]
         if not part:
-            self.events = EventsPart(store, self.lock, restore, pace, wall, sends=sends)
+            self.events = EventsPart(store, self.lock, restore, pace, wall, was_sent)
             others = () if days is not None else (is_use_public,)
             self.usage = UsagePart(store, self.lock, usage or UsageSettings(), pace, wall, *others)
             self._parts = [self.events, *self._parts, self.usage]
@@ -250,14 +251,18 @@ class Recorder:
         if any(news) or not self._worker.is_running:
             self._worker.wake()
 
-    def configure(self, usage: UsageSettings, publish: Publish = "none", *, sends: bool = False) -> None:
+    def configure(self, usage: UsageSettings, publish: Publish = "none") -> None:
         """Use other settings from now on; from any thread."""
         if self.usage is not None:
             self.usage.settings = usage
         if self._public is not None:
             self._public.configure(publish)
+
+    def write_soon(self) -> None:
+        """Write the open events with which messages were sent; from any thread, without waiting."""
         if self.events is not None:
-            self.events.sends = sends
+            self.events.write_soon()
+            self._worker.wake()
 
     def close(self, seconds: float) -> None:
         """Write all that is left, and give up after `seconds`."""
@@ -314,7 +319,7 @@ class Sinks:
         configuration says that a dashboard keeps none. Where only a `part` of the GPUs is watched, marks alone are
         written. A `service` publishes for everybody what `publish` in the configuration says.
         """
-        self._watch, self._service = watch, service
+        self._watch, self._service, self._monitor = watch, service, monitor
         self._recorder: Recorder | None = None
         self._messenger: Messenger | None = None
         self._live: LiveFile | None = None
@@ -323,14 +328,17 @@ class Sinks:
             self._recorder = Recorder(
                 part=part,
                 watch=watch,
-                restore=monitor.restore,
+                restore=self._restore,
+                was_sent=self._was_sent,
                 attend=monitor.attend,
                 days=PublicDays(own_store(), config.publish) if service else None,
             )
             self._sinks.append(self._recorder)
         if self._recorder is not None and not part:
             lock = self._recorder.lock
-            self._messenger = Messenger(config.notify, lambda: lock.held, silent_leader=_silent_leader)
+            self._messenger = Messenger(
+                config.notify, lambda: lock.held, silent_leader=_silent_leader, on_sent=self._recorder.write_soon
+            )
             self._live = LiveFile(lambda: lock.held, public=service)
             self._sinks += [self._messenger, self._live]
         self.configure(config, config)
@@ -343,11 +351,19 @@ class Sinks:
         if self._messenger is not None and new.notify != old.notify:
             self._messenger.configure(new.notify)
         if self._recorder is not None:
-            sends = new.notify.sends and self._messenger is not None
             usage = UsageSettings(self._watch or new.report.dashboard, new.report.keep, new.report.largest)
-            self._recorder.configure(usage, new.publish, sends=sends)
+            self._recorder.configure(usage, new.publish)
         if self._live is not None:
             self._live.is_wanted, self._live.sends = new.publish != "none" or not self._service, new.notify.sends
+
+    def _restore(self, events: Sequence[Alert]) -> None:
+        """Go on with the store's events: the messenger knows what was sent before the monitor has them."""
+        if self._messenger is not None:
+            self._messenger.restore(events)
+        self._monitor.restore(events)
+
+    def _was_sent(self, alert: Alert) -> bool:
+        return self._messenger is not None and self._messenger.was_sent(alert)
 
     def close(self, seconds: float) -> None:
         """Close every sink, the recorder last; give up after `seconds`."""

@@ -161,10 +161,10 @@ def test_what_holds_at_the_end_and_every_now_and_then_is_written_with_its_worst_
     wait_for(lambda: read_events(second.path).alerts[0].peak == 9.0)
 
 
-def test_the_store_says_what_a_gpuwatch_that_sends_messages_has_recorded(record: Record) -> None:
+def test_the_store_says_which_messages_were_sent(record: Record) -> None:
     now = EPOCH + 1000.0
     for sends, restored in ((False, None), (True, False), (False, True), (True, True)):
-        one = record(now=now, sends=sends).start()
+        one = record(now=now, was_sent=lambda _: sends).start()  # noqa: B023 - at once
         if restored is not None:
             wait_for(lambda: one.restored)  # noqa: B023 - at once
             assert [each.sent for each in one.restored[0]] == [restored]
@@ -172,6 +172,16 @@ def test_the_store_says_what_a_gpuwatch_that_sends_messages_has_recorded(record:
         wait_for(lambda: [each.sent for each in read_events(one.path).open] == [sends or bool(restored)])  # noqa: B023
         one.close()
         now = one.now + 5.0
+
+
+def test_that_a_message_was_sent_is_written_at_once(record: Record) -> None:
+    sent: set[str] = set()
+    one = record(was_sent=lambda alert: alert.id in sent).settle(alert())
+    one.expect("id-a warning")
+    assert not read_events(one.path).open[0].sent
+    sent.add("id-a")
+    one.recorder.write_soon()
+    wait_for(lambda: read_events(one.path).open[0].sent)
 
 
 def test_our_own_troubles_and_made_up_events_are_not_written(record: Record) -> None:

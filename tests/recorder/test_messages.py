@@ -65,11 +65,12 @@ class Story:
         now = known or alert(subject, at=self.now, rule=subject.rstrip("0123456789"))
         if verb in ("raise", "note", "critical", "inherit", "find"):
             severity = {"note": NOTE, "critical": CRITICAL}.get(verb, WARNING)
-            most, sent = max(now.most, severity), verb == "inherit"
-            self.active[subject] = msgspec.structs.replace(now, severity=severity, most=most, sent=sent)
+            self.active[subject] = msgspec.structs.replace(now, severity=severity, most=max(now.most, severity))
+            self.restore(*[self.active[subject]] * (verb == "inherit"))
             new = [] if verb in ("inherit", "find") else [self.active[subject]]
         elif verb == "clear":
-            now = self.active.pop(subject, msgspec.structs.replace(now, sent=True))
+            self.restore(*[now] * (subject not in self.active))
+            self.active.pop(subject, None)
             gone = [ended(now, self.now - now.raised + EPOCH)]
         elif verb == "lose":
             self.active.pop(subject, None)
@@ -83,6 +84,11 @@ class Story:
             self.active[subject] = msgspec.structs.replace(known, **change[verb])
         self.schedule.update(new, gone, self.active.values())
         self.wait(0)
+
+    def restore(self, *events: Alert) -> None:
+        """Let the schedule know that another gpuwatch has sent messages about alerts, longer ago than a cool-down."""
+        before = [msgspec.structs.replace(one, sent=True) for one in events]
+        self.schedule.restore(before, self.now, EPOCH + self.now + 10_000.0)
 
     def wait(self, seconds: float) -> None:
         """Let time pass, and send whatever becomes due."""
@@ -126,10 +132,42 @@ def test_who_does_not_send_keeps_what_nobody_has_sent_until_it_does() -> None:
     schedule.update([], [], held)
     assert (schedule.pop_due(0, flush=True), schedule.next_due()) == ([], None)
     schedule.is_leader = True
-    schedule.update([], [], [msgspec.structs.replace(held[0], sent=True), held[1]])
+    schedule.restore([msgspec.structs.replace(held[0], sent=True), held[1]], 5.0, EPOCH + 500.0)
     assert [one.alerts[0].subject for one in schedule.pop_due(9, flush=True)] == ["b"], "another one has sent the first"
     schedule.update([], [ended(one, 60) for one in held], [])
     assert [one.kind for one in schedule.pop_due(60, flush=True)] == ["cleared"] * 2
+
+
+def test_what_was_sent_is_known_to_who_comes_next_with_the_rest_of_its_cool_down() -> None:
+    policy = Notify(urls=("json://127.0.0.1:1",), cooldown=300.0)
+    first, one, over = MessageSchedule(policy), alert("a"), ended(alert("b"), 60.0)
+    first.update([one], [], [one])
+    assert not first.was_sent(one)
+    first.pop_due(0, flush=True)
+    assert first.was_sent(one)
+    second = MessageSchedule(policy)
+    second.restore([msgspec.structs.replace(each, sent=first.was_sent(each)) for each in (one, over)], 0.0, EPOCH + 100)
+    second.update([], [], [one])
+    assert second.pop_due(0, flush=True) == []
+    flapping = alert("c")
+    second.update([flapping], [], [one, flapping])
+    assert (second.pop_due(1, flush=True), second.next_due()) == ([], 200.0)
+    second.update([], [ended(one, 120.0)], [flapping])
+    assert not second.was_sent(one)
+    assert [message.kind for message in second.pop_due(200, flush=True)] == ["raised", "cleared"]
+
+
+@pytest.mark.parametrize("sent", [True, False])
+def test_who_takes_over_sends_what_the_one_before_has_not(sent: bool) -> None:
+    schedule, one = MessageSchedule(Notify(urls=("json://127.0.0.1:1",))), alert("a")
+    schedule.is_leader = False
+    schedule.update([one], [], [one])
+    schedule.pop_due(0, flush=True)
+    assert not schedule.was_sent(one), "who does not send has sent nothing"
+    schedule.is_leader = True
+    schedule.restore([msgspec.structs.replace(one, sent=sent)], 9.0, EPOCH + 9.0)
+    assert len(schedule.pop_due(9, flush=True)) == (not sent)
+    assert schedule.was_sent(one)
 
 
 def test_a_gpu_that_has_another_key_now_keeps_its_alert() -> None:
@@ -357,8 +395,9 @@ def test_a_raise_goes_to_every_route_and_so_does_its_end(make: Callable[..., Mes
 
 
 def test_what_held_before_there_was_an_address_is_sent_once_there_is(leader: Leader) -> None:
-    route, held = Outbox(), [alert("a"), alert("b", sent=True)]
+    route, held = Outbox(), [alert("a"), alert("b")]
     messenger = Messenger(Notify(gather=0.0), leader, routes=lambda policy: [route] if policy.urls else [])
+    messenger.restore([msgspec.structs.replace(held[1], sent=True)])
     for new in (held[:1], []):  # the first was handled when it asks again
         messenger.take(frame(raised=new, active=held[len(new) :]))
         assert leader.asked.wait(30)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -9,20 +10,25 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from sqlite3 import Connection
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
 
-from gpuwatch.config.types import Notify
+from gpuwatch.alerts.alert import Alert
+from gpuwatch.config.types import Config, Notify
 from gpuwatch.history.history import History
 from gpuwatch.monitor import Frame, Sink
 from gpuwatch.recorder import recording_writer
+from gpuwatch.recorder.events import read_events
 from gpuwatch.recorder.live_writer import LiveFile
 from gpuwatch.recorder.messages import Message, Messenger, Route
-from gpuwatch.recorder.recorder import Recorder, UsageSettings
+from gpuwatch.recorder.paths import own_store
+from gpuwatch.recorder.recorder import Recorder, Sinks, UsageSettings
 from gpuwatch.recorder.recording_writer import RecordingWriter
 from tests.support.builders import EPOCH, gpu, snapshot
-from tests.support.store import QUICK, FailingStore, alert
+from tests.support.store import QUICK, FailingStore, alert, ended
 from tests.support.waiting import PATIENCE, wait_for
 
 
@@ -189,3 +195,30 @@ def test_closing_gives_up_at_its_deadline(sink: Sink, work: Work) -> None:
     assert returns(lambda: sink.close(0.01))
     assert not work.done
     assert returns(lambda: sink.close(0.0)), "closing twice changes nothing"
+
+
+@pytest.mark.usefixtures("own_home")
+def test_what_was_sent_before_a_restart_is_not_sent_again_and_its_end_is(tmp_path: Path) -> None:
+    mails, now = tmp_path / "mails", time.time()
+    one = alert(raised=now, seen=now)
+    config = Config(notify=Notify(command=("/bin/sh", "-c", 'cat >> "$0"', str(mails)), gather=1.0))
+
+    def events() -> list[str]:
+        return [json.loads(line)["event"] for line in mails.read_text().splitlines()] if mails.exists() else []
+
+    for raised in ([one], []):
+        added: list[Sink] = []
+        restored: list[Alert] = []
+        monitor: Any = SimpleNamespace(add=lambda *sinks: added.extend(sinks), attend=print, restore=restored.extend)  # noqa: B023
+        sinks = Sinks(monitor, config)
+        wait_for(lambda: raised or restored)  # noqa: B023 - at once, as all that follows
+        for new in (raised, [], [], []):
+            for sink in added:
+                sink.take(Frame(snapshot([gpu(0)]), 0.0, History().view, alerts=(one,), raised=tuple(new)))
+        wait_for(lambda: [held.sent for held in read_events(own_store()).open] == [True])
+        assert events() == ["raised"]
+        if not raised:
+            for sink in added:
+                sink.take(Frame(snapshot([gpu(0)]), 0.0, History().view, cleared=(ended(one),)))
+            wait_for(lambda: events() == ["raised", "cleared"])
+        sinks.close(PATIENCE)

@@ -173,7 +173,7 @@ class Recording:
         self.stores: list[FailingStore] = []
         self.recorder = Recorder(
             folder=folder,
-            restore=lambda alerts: self.restored.append(tuple(alerts)),
+            restore=self._restore,
             attend=self._attend,
             **{
                 "usage": UsageSettings(is_kept=False),
@@ -183,6 +183,10 @@ class Recording:
                 **options,
             },
         )
+
+    def _restore(self, events: Iterable[Alert]) -> None:
+        if held := tuple(one for one in events if one.ended is None):
+            self.restored.append(held)
 
     def _make_store(self, path: Path, **options: Any) -> Store:
         self.stores.append(FailingStore(path, **options))
