@@ -27,7 +27,7 @@ from gpuwatch.config.keys import keys_of, sections, value_of
 from gpuwatch.config.types import Config
 from gpuwatch.export.metrics import ALIASES, GROUPS
 from gpuwatch.model import snapshot as model
-from gpuwatch.ui.bindings import KEYS
+from gpuwatch.ui.draw.keys import KEYS
 from gpuwatch.ui.screens.help import key_sections
 from tests import CHECKOUT
 from tests.shell import shell_files

@@ -23,9 +23,9 @@ from gpuwatch.model.fields import Row, RowKey
 from gpuwatch.model.filters import Filter, FilterError, ListFilter
 from gpuwatch.model.snapshot import SourceState
 from gpuwatch.monitor import Frame, Monitor
-from gpuwatch.ui.bindings import KEYS, PaletteCommand, commands, keymap, make_bindings
 from gpuwatch.ui.dashboard import Dashboard
 from gpuwatch.ui.desktop import Osc, clipboard, notification
+from gpuwatch.ui.draw.keys import KEYS, PaletteCommand, commands, keymap, make_bindings
 from gpuwatch.ui.draw.layout import room_for_toasts
 from gpuwatch.ui.draw.theme import theme_id
 from gpuwatch.ui.draw.view import View, mark_of, strays_of, subject_of

@@ -18,7 +18,7 @@ from gpuwatch.analysis.events import Events
 from gpuwatch.analysis.playback import SPEEDS, Playback, events_until
 from gpuwatch.base.units import format_moment, long_duration, parse_moment
 from gpuwatch.ui.app import GpuwatchApp, NewFrame
-from gpuwatch.ui.bindings import make_replay_bindings
+from gpuwatch.ui.draw.keys import make_replay_bindings
 from gpuwatch.ui.draw.theme import Glyphs
 from gpuwatch.ui.draw.view import View
 from gpuwatch.ui.options import Helpers, Options

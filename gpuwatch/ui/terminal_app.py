@@ -20,7 +20,7 @@ from gpuwatch.base import files
 from gpuwatch.base.errors import NoThreadError
 from gpuwatch.base.text import clean
 from gpuwatch.base.threads import Worker
-from gpuwatch.ui.bindings import THEMES, PaletteCommand
+from gpuwatch.ui.draw.keys import THEMES, PaletteCommand
 from gpuwatch.ui.draw.theme import StyleSet, make_styles, theme_id
 from gpuwatch.ui.options import Options
 from gpuwatch.ui.terminal import AsciiOnly, ExitWatchdog, NoColors, TolerantDriver, is_utf8_terminal

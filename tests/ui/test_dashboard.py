@@ -12,7 +12,7 @@ from gpuwatch.alerts.alert import Severity
 from gpuwatch.config.types import Theme
 from gpuwatch.model.fields import PROCESS
 from gpuwatch.model.snapshot import Health, Holding, Memory, Presence, Process, Reason, SourceState
-from gpuwatch.ui.bindings import KEYS, commands
+from gpuwatch.ui.draw.keys import KEYS, commands
 from gpuwatch.ui.draw.layout import room_for_toasts
 from tests.support.builders import EPOCH, gpu, holding, process, snapshot
 from tests.support.screen import SIZES, alert, frame, hand, machine, press, resize, running, table, text

@@ -25,8 +25,8 @@ from gpuwatch.model.snapshot import (
     Reason,
     Run,
 )
-from gpuwatch.ui.bindings import KEYS, PaletteCommand, commands, make_replay_bindings
 from gpuwatch.ui.draw.gpu_page import gpu_section
+from gpuwatch.ui.draw.keys import KEYS, PaletteCommand, commands, make_replay_bindings
 from gpuwatch.ui.draw.process_page import place_section
 from gpuwatch.ui.draw.sheet import REASONS, Section, field_fact
 from gpuwatch.ui.screens.help import HelpScreen

@@ -8,7 +8,7 @@ from textual.pilot import Pilot
 
 from gpuwatch.config.keymap import PRESETS, RESERVED, Keys, actions
 from gpuwatch.ui.app import GpuwatchApp
-from gpuwatch.ui.bindings import KEYS, commands, make_replay_bindings
+from gpuwatch.ui.draw.keys import KEYS, commands, make_replay_bindings
 from gpuwatch.ui.screens.dialog import OwnerMessageDialog
 from gpuwatch.ui.screens.help import HelpScreen
 from gpuwatch.ui.screens.pages import DetailScreen

@@ -15,7 +15,7 @@ from gpuwatch.history.timeline import Key, Metric, Minute
 from gpuwatch.monitor import Monitor
 from gpuwatch.recorder.replay import Replay
 from gpuwatch.ui.app import GpuwatchApp
-from gpuwatch.ui.bindings import KEYS, commands, make_replay_bindings
+from gpuwatch.ui.draw.keys import KEYS, commands, make_replay_bindings
 from gpuwatch.ui.options import Options
 from gpuwatch.ui.replay import ReplayApp
 from tests.support.builders import EPOCH, GIB, gpu

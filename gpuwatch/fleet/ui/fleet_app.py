@@ -15,7 +15,7 @@ from gpuwatch.fleet.overview import Fleet
 from gpuwatch.fleet.reader import FleetReader
 from gpuwatch.fleet.ui.fleet_host_screen import FleetHostScreen
 from gpuwatch.fleet.ui.fleet_screens import VIEWS, FleetScreen, MapScreen
-from gpuwatch.ui.bindings import THEMES, PaletteCommand, key_names
+from gpuwatch.ui.draw.keys import THEMES, PaletteCommand, key_names
 from gpuwatch.ui.draw.sheet import Canvas, Fact, Page, Section
 from gpuwatch.ui.options import Options
 from gpuwatch.ui.screens.sheet import Sheet

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from textual.binding import Binding
 
-from gpuwatch.ui.bindings import key_names
+from gpuwatch.ui.draw.keys import key_names
 from gpuwatch.ui.draw.lines import Line, LineBuilder
 from gpuwatch.ui.draw.theme import StyleSet
 

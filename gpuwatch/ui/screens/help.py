@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from textual.binding import Binding, BindingType
 
 from gpuwatch.model.shares import unread_processes, unread_words
-from gpuwatch.ui.bindings import key_names
+from gpuwatch.ui.draw.keys import key_names
 from gpuwatch.ui.draw.sheet import Canvas, Fact, Page, Section
 from gpuwatch.ui.draw.theme import Glyphs, StyleSet
 from gpuwatch.ui.screens.sheet import Sheet
