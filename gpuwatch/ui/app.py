@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, cast
 
 from rich.text import Text
-from textual.binding import Binding, BindingsMap, BindingType
+from textual.binding import BindingsMap, BindingType
 from textual.message import Message
 
 from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
@@ -23,9 +23,10 @@ from gpuwatch.model.fields import Row, RowKey
 from gpuwatch.model.filters import Filter, FilterError, ListFilter
 from gpuwatch.model.snapshot import SourceState
 from gpuwatch.monitor import Frame, Monitor
+from gpuwatch.ui.bindings import make_bindings
 from gpuwatch.ui.dashboard import Dashboard
 from gpuwatch.ui.desktop import Osc, clipboard, notification
-from gpuwatch.ui.draw.keys import KEYS, PaletteCommand, commands, keymap, make_bindings
+from gpuwatch.ui.draw.keys import KEYS, Key, PaletteCommand, commands, dashboard_keys, keymap
 from gpuwatch.ui.draw.layout import room_for_toasts
 from gpuwatch.ui.draw.theme import theme_id
 from gpuwatch.ui.draw.view import View, mark_of, strays_of, subject_of
@@ -151,7 +152,7 @@ INTERVALS: Final = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 class GpuwatchApp(TerminalApp):
     """Textual application of the dashboard. Frames are `NewFrame` messages, from the monitor or from a test."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
+    BINDINGS: ClassVar[list[BindingType]] = [*make_bindings(KEYS)]
 
     def __init__(
         self,
@@ -173,9 +174,9 @@ class GpuwatchApp(TerminalApp):
         self.ended: deque[Alert] = deque(maxlen=ENDED)
         """Alerts that ended in this run: the demo has no events log, and the log may be unreadable."""
         self.interval = self.options.interval
-        self.keys: Sequence[Binding] = self.make_keys()
+        self.keys: Sequence[Key] = self.make_keys()
         """Keys for the footer, the help and the palette."""
-        self._bindings = BindingsMap(self.keys)
+        self._bindings = BindingsMap(make_bindings(self.keys))
         self.set_keymap(keymap(self.options.keys))
         self.dashboard = Dashboard()
         self.clock = clock
@@ -188,9 +189,9 @@ class GpuwatchApp(TerminalApp):
         self._stray_report: tuple[Frame, StrayReport] | None = None
         """Last frame searched for strays, and the result."""
 
-    def make_keys(self) -> list[Binding]:
-        """Return the key bindings that the options ask for."""
-        return make_bindings(self.options.keys)
+    def make_keys(self) -> list[Key]:
+        """Return the keys that the options ask for."""
+        return dashboard_keys(self.options.keys)
 
     def palette_commands(self) -> Sequence[PaletteCommand]:
         return commands(self.keys)
@@ -260,7 +261,7 @@ class GpuwatchApp(TerminalApp):
         before, self.options = self.options, options
         self._stray_report = None
         self.keys = self.make_keys()
-        self._bindings = BindingsMap(self.keys)
+        self._bindings = BindingsMap(make_bindings(self.keys))
         self.set_keymap(keymap(options.keys))
         for screen in self.screen_stack:
             if hasattr(screen, "set_options"):

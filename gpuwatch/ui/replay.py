@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from msgspec.structs import replace
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.content import Content
 from textual.widgets import Input, Static
 
@@ -18,7 +18,8 @@ from gpuwatch.analysis.events import Events
 from gpuwatch.analysis.playback import SPEEDS, Playback, events_until
 from gpuwatch.base.units import format_moment, long_duration, parse_moment
 from gpuwatch.ui.app import GpuwatchApp, NewFrame
-from gpuwatch.ui.draw.keys import make_replay_bindings
+from gpuwatch.ui.bindings import make_bindings
+from gpuwatch.ui.draw.keys import Key, replay_keys
 from gpuwatch.ui.draw.theme import Glyphs
 from gpuwatch.ui.draw.view import View
 from gpuwatch.ui.options import Helpers, Options
@@ -66,7 +67,7 @@ class ReplaySource(Protocol):
 class ReplayApp(GpuwatchApp, inherit_bindings=False):
     """Dashboard of a recording. Nothing can be ended, acknowledged, muted, recorded or sent."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*make_replay_bindings()]
+    BINDINGS: ClassVar[list[BindingType]] = [*make_bindings(replay_keys())]
 
     def __init__(self, replay: ReplaySource, *, watch: Monitor | None = None, options: Options) -> None:
         quiet = replace(options, read_only=True, caller=None, bell=False, toast=False, desktop="off")
@@ -82,8 +83,8 @@ class ReplayApp(GpuwatchApp, inherit_bindings=False):
         self._noted = 0
         """Number of the notes that the user was told of."""
 
-    def make_keys(self) -> list[Binding]:
-        return make_replay_bindings(self.options.keys)
+    def make_keys(self) -> list[Key]:
+        return replay_keys(self.options.keys)
 
     def _frame_time(self) -> float:
         """Return the time of the newest frame: nothing that is recorded grows old while it is shown."""

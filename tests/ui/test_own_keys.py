@@ -8,7 +8,7 @@ from textual.pilot import Pilot
 
 from gpuwatch.config.keymap import PRESETS, RESERVED, Keys, actions
 from gpuwatch.ui.app import GpuwatchApp
-from gpuwatch.ui.draw.keys import KEYS, commands, make_replay_bindings
+from gpuwatch.ui.draw.keys import KEYS, commands, replay_keys
 from gpuwatch.ui.screens.dialog import OwnerMessageDialog
 from gpuwatch.ui.screens.help import HelpScreen
 from gpuwatch.ui.screens.pages import DetailScreen
@@ -78,7 +78,7 @@ async def test_ones_own_keys_hold_on_other_screens_too() -> None:
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_in_a_replay_its_own_keys_come_first(preset: str) -> None:
-    found = make_replay_bindings(PRESETS[preset])
+    found = replay_keys(PRESETS[preset])
     keys = [key for one in found if one.id not in ("left", "right") for key in one.key.split(",")]
     assert sorted(set(keys)) == sorted(keys)
     assert {one.id for one in found} >= {"replay.play", "replay.time", "detail", "tree", "filter"}

@@ -15,7 +15,7 @@ from gpuwatch.history.timeline import Key, Metric, Minute
 from gpuwatch.monitor import Monitor
 from gpuwatch.recorder.replay import Replay
 from gpuwatch.ui.app import GpuwatchApp
-from gpuwatch.ui.draw.keys import KEYS, commands, make_replay_bindings
+from gpuwatch.ui.draw.keys import KEYS, commands, replay_keys
 from gpuwatch.ui.options import Options
 from gpuwatch.ui.replay import ReplayApp
 from tests.support.builders import EPOCH, GIB, gpu
@@ -186,6 +186,6 @@ async def test_help_and_palette_have_the_keys_of_the_replay_alone() -> None:
         assert "Freeze the screen" not in words
         assert "End this process" not in words
         assert "judged by your limits" in words
-    live, then = ({one.name for one in commands(keys)} for keys in (KEYS, make_replay_bindings()))
+    live, then = ({one.name for one in commands(keys)} for keys in (KEYS, replay_keys()))
     assert not {"End the selected process", "Acknowledge or mute an alert"} & then
     assert {"Play the recording, or pause", "To a clock time"} <= then - live

@@ -9,13 +9,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace as replace_binding
 from types import FrameType
 from typing import Any, Final
 
 from msgspec.structs import replace
 from textual.app import App, SuspendNotSupported
-from textual.binding import Binding
 
 from gpuwatch.base.child import start_error
 from gpuwatch.base.text import clean
@@ -25,6 +23,7 @@ from gpuwatch.fleet.ui.hosts_screen import HostsScreen
 from gpuwatch.model.fields import RowKey
 from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.ui.app import CLOSING_SECONDS, GpuwatchApp, NewFrame
+from gpuwatch.ui.draw.keys import Key
 from gpuwatch.ui.options import Helpers, Options
 
 _LARGEST_PID: Final = 2**22
@@ -93,9 +92,9 @@ class HostsApp(GpuwatchApp):
         self._run = run
         super().__init__(watch=watch, options=self._options_here(options), helpers=helpers, clock=clock)
 
-    def make_keys(self) -> list[Binding]:
+    def make_keys(self) -> list[Key]:
         """Return the keys of the dashboard; the one for hosts is in the footer."""
-        shown = (replace_binding(one, show=True) if one.id == "hosts" else one for one in super().make_keys())
+        shown = (one._replace(show=True) if one.id == "hosts" else one for one in super().make_keys())
         return sorted(shown, key=lambda one: one.id != "hosts")
 
     def _options_here(self, options: Options) -> Options:

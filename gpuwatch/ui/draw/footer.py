@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-from textual.binding import Binding
+from typing import Protocol
 
 from gpuwatch.ui.draw.keys import key_names
 from gpuwatch.ui.draw.lines import Line, LineBuilder
@@ -21,7 +20,22 @@ _FIRST_TO_GO = (
 """Order in which hints are left out; keys to end a process, acknowledge, get help and quit are the last."""
 
 
-def hints(bindings: Sequence[Binding]) -> list[Hint]:
+class _Bound(Protocol):
+    """A `Key`, or a binding of Textual."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def action(self) -> str: ...
+    @property
+    def description(self) -> str: ...
+    @property
+    def show(self) -> bool: ...
+    @property
+    def key_display(self) -> str | None: ...
+
+
+def hints(bindings: Sequence[_Bound]) -> list[Hint]:
     """Return a hint for each binding that the footer shows; keys with the same word share a hint."""
     found: dict[str, Hint] = {}
     for one in bindings:

@@ -1,19 +1,35 @@
-"""Key bindings and the commands of the palette: footer, help, palette and mouse read them from here."""
+"""Keys and the commands of the palette: footer, help, palette, mouse and Textual's bindings are made from them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+import unicodedata
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, get_args
+from typing import Final, NamedTuple, get_args
 
 from msgspec.structs import fields
-from textual.binding import Binding
-from textual.keys import _character_to_key, key_to_character
 
 from gpuwatch.config.keymap import DEFAULT_KEYS, Keys
 from gpuwatch.config.types import Theme
 from gpuwatch.model.fields import PROCESS
+
+
+class Key(NamedTuple):
+    """Keys of an action; the fields are those of Textual's `Binding`."""
+
+    key: str
+    """Textual's names of the keys, with commas between."""
+    action: str
+    description: str
+    """Word in the footer."""
+    id: str
+    tooltip: str
+    """Explanation in the help and in the palette."""
+    show: bool = True
+    """Whether the footer shows it."""
+    priority: bool = False
+    key_display: str | None = None
+    """What the footer shows in place of the key's name."""
 
 
 class _Action(NamedTuple):
@@ -72,10 +88,8 @@ _ACTIONS: Final = (
     _Action("palette", "command_palette", "commands", show=False),
 )
 _FIXED: Final = (
-    Binding(
-        "ctrl+z", "suspend_process", "suspend", id="suspend", show=False, tooltip="Back to the shell; `fg` goes on"
-    ),
-    Binding("ctrl+c,ctrl+q", "quit", "quit", id="quit_now", show=False, priority=True, tooltip="Quit, from any screen"),
+    Key("ctrl+z", "suspend_process", "suspend", "suspend", "Back to the shell; `fg` goes on", show=False),
+    Key("ctrl+c,ctrl+q", "quit", "quit", "quit_now", "Quit, from any screen", show=False, priority=True),
 )
 """Keys that always do the same: `config.keymap.RESERVED`."""
 
@@ -102,7 +116,18 @@ _KEY_NAMES = {
     "at": "@",
     "backslash": "\\",
     "underscore": "_",
+    "less_than_sign": "<",
+    "greater_than_sign": ">",
 }
+_TEXTUAL_NAMES: Final = {
+    "solidus": "slash",
+    "reverse_solidus": "backslash",
+    "commercial_at": "at",
+    "hyphen_minus": "minus",
+    "plus_sign": "plus",
+    "low_line": "underscore",
+}
+"""Characters that Textual does not call by their name in Unicode."""
 
 
 @lru_cache(256)
@@ -113,30 +138,37 @@ def key_names(keys: str) -> str:
 
 def _key_name(key: str) -> str:
     *modifiers, last = key.split("+") if key != "+" else ["+"]
-    name = _KEY_NAMES.get(
-        last, last.upper() if last[:1] == "f" and last[1:].isdigit() else key_to_character(last) or last
-    )
+    name = _KEY_NAMES.get(last, last.upper() if last[:1] == "f" and last[1:].isdigit() else _character(last))
     return "".join({"ctrl": "^", "shift": "⇧"}.get(modifier, f"{modifier}+") for modifier in modifiers) + name
+
+
+def _character(name: str) -> str:
+    """Return the character that a key types by Textual's name of the key; the name where there is none."""
+    try:
+        return unicodedata.lookup(name.replace("_", " "))
+    except KeyError:
+        return name
 
 
 def textual_key(key: str) -> str:
     """Return Textual's name of a key: `slash` for `/`."""
     *modifiers, name = key.split("+") if len(key) > 1 else [key]
-    return "+".join([*modifiers, _character_to_key(name) if len(name) == 1 else name])
+    if len(name) == 1 and not name.isalnum():
+        name = unicodedata.name(name).lower().replace("-", "_").replace(" ", "_")
+    return "+".join([*modifiers, _TEXTUAL_NAMES.get(name, name)])
 
 
 _TOOLTIPS: Final = {field.name: field.type.__metadata__[-1].description for field in fields(Keys)}
 """Explanation of each action."""
 
 
-def make_bindings(keys: Keys = DEFAULT_KEYS) -> list[Binding]:
-    """Return the bindings of the dashboard; an action without a key has none."""
+def dashboard_keys(keys: Keys = DEFAULT_KEYS) -> list[Key]:
+    """Return the keys of the dashboard; an action without a key is left out."""
     found = []
     for one in _ACTIONS:
         names = [textual_key(key) for key in keys.of(one.id)]
         if names:
-            shown: dict[str, Any] = {"show": one.show, "priority": one.priority, "tooltip": _TOOLTIPS[one.id]}
-            found.append(Binding(",".join(names), one.action, one.word, id=one.id, **shown))
+            found.append(Key(",".join(names), one.action, one.word, one.id, _TOOLTIPS[one.id], one.show, one.priority))
     return [*found, *_FIXED]
 
 
@@ -158,21 +190,14 @@ def keymap(keys: Keys) -> dict[str, str]:
     return {name: ",".join(map(textual_key, keys.of(action))) for name, action in _ELSEWHERE.items()}
 
 
-def with_own_keys(bindings: Iterable[Binding], keys: Keys) -> list[Binding]:
-    """Return the bindings of another screen with the user's keys; an action without a key has none."""
-    own = keymap(keys)
-    found = [replace(one, key=own.get(one.id or "", one.key)) for one in bindings]
-    return [one for one in found if one.key]
-
-
-KEYS: Final = make_bindings()
-"""Bindings with the keys that gpuwatch comes with."""
+KEYS: Final = dashboard_keys()
+"""Keys of the dashboard as gpuwatch comes with them."""
 
 _LIVE = frozenset({"end", "acknowledge", "message", "pause", "slower", "faster", "retry", "reload", "hosts"})
 """Ids of keys that only the present has."""
 
 _REPLAY: Final = tuple(
-    Binding(keys, action, word, id=f"replay.{name}", tooltip=tooltip)
+    Key(keys, action, word, f"replay.{name}", tooltip)
     for name, keys, action, word, tooltip in (
         ("play", "space,p", "play", "play", "Play, or pause"),
         ("back", "left", "seek(-10)", "10 s", "10 s back"),
@@ -194,9 +219,9 @@ _REPLAY_NAMES: Final = {
 }
 
 
-def make_replay_bindings(keys: Keys = DEFAULT_KEYS) -> list[Binding]:
-    """Return the bindings of a replay: its own keys, then those of the dashboard that change nothing."""
-    live = {one.id: one for one in make_bindings(keys) if one.id not in _LIVE}
+def replay_keys(keys: Keys = DEFAULT_KEYS) -> list[Key]:
+    """Return the keys of a replay: its own, then those of the dashboard that change nothing."""
+    live = {one.id: one for one in dashboard_keys(keys) if one.id not in _LIVE}
     # On the GPUs of a heat map these keys move the cursor; everywhere else they move through the recording.
     cells = [live.pop(name) for name in ("left", "right") if name in live]
     taken = {key for one in _REPLAY for key in one.key.split(",")}
@@ -205,7 +230,7 @@ def make_replay_bindings(keys: Keys = DEFAULT_KEYS) -> list[Binding]:
         own = [key for key in one.key.split(",") if key not in taken]
         if own:
             tooltip = "Processes of the recording's user that nobody attended to" if one.id == "strays" else one.tooltip
-            found.append(replace(one, key=",".join(own), tooltip=tooltip))
+            found.append(one._replace(key=",".join(own), tooltip=tooltip))
     return found
 
 
@@ -221,7 +246,7 @@ class PaletteCommand(NamedTuple):
     action: str
 
 
-def commands(keys: Sequence[Binding] = KEYS) -> list[PaletteCommand]:
+def commands(keys: Sequence[Key] = KEYS) -> list[PaletteCommand]:
     """Return every command, in the order in which the palette lists them."""
     found = [
         PaletteCommand(_NAMES[one.id], f"{key_names(one.key)}  {one.tooltip}", one.action)

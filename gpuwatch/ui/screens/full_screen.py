@@ -10,8 +10,8 @@ from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 
 from gpuwatch.ui.actions import actions_of
+from gpuwatch.ui.bindings import with_own_keys
 from gpuwatch.ui.draw.footer import Hint
-from gpuwatch.ui.draw.keys import with_own_keys
 from gpuwatch.ui.draw.lines import Line
 from gpuwatch.ui.draw.theme import StyleSet
 from gpuwatch.ui.partial_updates import PartialUpdateCompositor, is_covered

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from textual.binding import Binding, BindingType
 
 from gpuwatch.model.shares import unread_processes, unread_words
-from gpuwatch.ui.draw.keys import key_names
+from gpuwatch.ui.draw.keys import Key, key_names
 from gpuwatch.ui.draw.sheet import Canvas, Fact, Page, Section
 from gpuwatch.ui.draw.theme import Glyphs, StyleSet
 from gpuwatch.ui.screens.sheet import Sheet
@@ -56,14 +56,14 @@ class HelpScreen(Sheet):
         Binding("question_mark,h,f1", "close", "back", show=False, id="help.close", tooltip="Back to the dashboard"),
     ]
 
-    def __init__(self, keys: Sequence[Binding], frame: Frame | None = None, styles: StyleSet | None = None) -> None:
+    def __init__(self, keys: Sequence[Key], frame: Frame | None = None, styles: StyleSet | None = None) -> None:
         """Explain `keys`, and what cannot be read in `frame`."""
         super().__init__(styles)
         self._keys = keys
         self._frame = frame
 
     def make_page(self, canvas: Canvas) -> Page:
-        is_replay = any((binding.id or "").startswith("replay.") for binding in self._keys)
+        is_replay = any(binding.id.startswith("replay.") for binding in self._keys)
         left = [*key_sections(self._keys), _FILTER]
         right = [*[_REPLAY] * is_replay, *_unread(self._frame), *legend(canvas.styles.glyphs)]
         return Page(f"gpuwatch {__version__} · help", left, right, "gpuwatch docs: the guide")
@@ -81,14 +81,14 @@ def _unread(frame: Frame | None) -> list[Section]:
     return [Section(words[:1].upper() + words[1:], facts)] * bool(count)
 
 
-def key_sections(keys: Sequence[Binding]) -> list[Section]:
+def key_sections(keys: Sequence[Key]) -> list[Section]:
     """Return the keys in groups, each with its explanation; opposites share a line."""
-    by_id = {one.id: one for one in keys if not one.system}
+    by_id = {one.id: one for one in keys}
     opposites = {other for other, _ in _PAIRS.values()}
     grouped: dict[str, list[Fact]] = {title: [] for title in (*_GROUPS, _REST)}
     for one in by_id.values():
-        names, words = key_names(one.key), one.tooltip or one.description
-        other, both = _PAIRS.get(one.id or "", ("", ""))
+        names, words = key_names(one.key), one.tooltip
+        other, both = _PAIRS.get(one.id, ("", ""))
         if other in by_id:
             names, words = f"{names} {key_names(by_id[other].key)}", both
         elif one.id in opposites and any(by_id.get(first) for first, (last, _) in _PAIRS.items() if last == one.id):
