@@ -84,6 +84,16 @@ def test_the_dashboard_loads_no_store_and_no_other_machine() -> None:
     assert [name for name in loaded if name.startswith(others)] == []
 
 
+def test_what_draws_loads_no_textual_and_of_rich_the_width_of_cells_alone() -> None:
+    """Where all modules load none of it together, each alone does not."""
+    folder = Path(gpuwatch.__file__).parent / "ui" / "draw"
+    names = [f"gpuwatch.ui.draw.{file.stem}" for file in folder.glob("[!_]*.py")]
+    loaded = loaded_by("gpuwatch.ui.draw", *names)
+    assert {"gpuwatch.ui.draw.theme", *names} <= set(loaded)
+    others = ("textual", "rich.", "gpuwatch.recorder", "gpuwatch.fleet", "gpuwatch.export", "sqlite3")
+    assert [name for name in loaded if name.startswith(others) and not name.startswith(("rich.cells", "rich._"))] == []
+
+
 @pytest.mark.slow
 def test_the_driver_is_loaded_by_the_sampler_alone(driver: Driver) -> None:
     driver.gpus = [Gpu(0), Gpu(1)]
