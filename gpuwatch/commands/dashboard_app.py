@@ -17,8 +17,7 @@ from gpuwatch.base.threads import start_thread
 from gpuwatch.commands.dashboard_late import DemoParts, LateParts, LateSinks
 from gpuwatch.commands.dashboard_setup import DashboardReloader, dashboard_options, prepare_memory
 from gpuwatch.commands.filters import check_filter_flag
-from gpuwatch.commands.recording import make_recording
-from gpuwatch.commands.startup import Reloader, apply_config, check_snapshot
+from gpuwatch.commands.startup import Reloader, apply_config, check_snapshot, make_recording
 from gpuwatch.commands.stray_inputs import idle_times
 from gpuwatch.config.types import Config
 from gpuwatch.model.snapshot import SourceState

@@ -133,9 +133,8 @@ class DemoParts:
 
     def ender(self) -> Pinner | DemoEnder:
         from gpuwatch.kill.demo import DemoEnder
-        from gpuwatch.sources.demo import script
 
-        return DemoEnder(self._source.end, script().machine.viewer)
+        return DemoEnder(self._source.end, self._source.at(0.0).viewer)
 
     def events(self) -> Events:
         """Return the events of the day before the demo."""

@@ -33,7 +33,7 @@ def add_flags(parser: argparse.ArgumentParser, *names: str) -> None:
 def add_recording_flags(parser: argparse.ArgumentParser | argparse._ArgumentGroup, **defaults: Any) -> None:
     """Add the flags of a recording; `defaults` replaces their default None, for a command whose flags may stand before.
 
-    `gpuwatch.commands.recording` reads them.
+    `gpuwatch.commands.startup` reads them.
     """
     parser.add_argument("--record", metavar="FILE", help="record every snapshot in FILE", **defaults)
     parser.add_argument(

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpuwatch.base.text import clean
 from gpuwatch.commands.dashboard_setup import DashboardReloader, dashboard_options, prepare_memory
 from gpuwatch.commands.filters import check_filter_flag
 from gpuwatch.commands.startup import Reloader
-from gpuwatch.config.types import Config, RemoteHost
+from gpuwatch.config.types import Config
 from gpuwatch.fleet.remote import RemoteHosts
-from gpuwatch.fleet.ssh import Hosts
+from gpuwatch.fleet.ssh import Hosts, find_hosts
 from gpuwatch.monitor import Monitor
 from gpuwatch.ui.choices import Remembered
 from gpuwatch.ui.options import Helpers, Options
@@ -22,10 +21,12 @@ if TYPE_CHECKING:
     from gpuwatch.fleet.ui.hosts_app import HostsApp
 
 
-def show_hosts(
-    args: argparse.Namespace, config: Config, seconds: float, remembered: Remembered, hosts: Sequence[RemoteHost]
-) -> int:
-    """Show the list of hosts, and the one that is opened, until the user leaves; return the exit code."""
+def show_hosts(args: argparse.Namespace, config: Config, seconds: float, remembered: Remembered) -> int:
+    """Show the hosts of `--host`, else the configured ones, until the user leaves; return the exit code.
+
+    Raises UsageError.
+    """
+    hosts = find_hosts(args.host, config.hosts) if args.host else config.hosts
     first_filter = check_filter_flag(args, config)
     prepare_memory()
     fleet = RemoteHosts(Hosts(hosts), config.limits())

@@ -1,17 +1,18 @@
-"""Setup that commands share: the configuration under the flags, a source of snapshots, the reload."""
+"""Setup that commands share: the configuration under the flags, a source of snapshots, the recording, the reload."""
 
 from __future__ import annotations
 
 import argparse
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 import msgspec
 
 from gpuwatch.base.child import start_error
 from gpuwatch.base.errors import GpuwatchError, UnavailableError, UsageError
-from gpuwatch.base.units import MAX_INTERVAL_S, MIN_INTERVAL_S, parse_duration, parse_percent
+from gpuwatch.base.units import MAX_INTERVAL_S, MIB, MIN_INTERVAL_S, parse_duration, parse_percent, parse_size
 from gpuwatch.commands.flags import parse_value
 from gpuwatch.config import Reloaded, keys_in_files, load, reload
 from gpuwatch.config.types import Config, Theme
@@ -21,7 +22,9 @@ from gpuwatch.sources.sampler_process import SAMPLER, SamplerProcess
 from gpuwatch.sources.source import Source
 
 if TYPE_CHECKING:  # what only some of the commands load: the history and the rules, the sampler's child or the demo
+    from gpuwatch.alerts.limits import Limits
     from gpuwatch.monitor import Monitor
+    from gpuwatch.recorder.recording_writer import RecordingWriter
 
 _PERCENTS: Final = ("memory_warning", "memory_critical")
 """Flags that stand for keys of `[alerts]`."""
@@ -183,6 +186,47 @@ def check_snapshot(snapshot: Snapshot, demo: str = "gpuwatch --demo") -> None:
     error = snapshot_error(snapshot, demo)
     if error is not None:
         raise error
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The recording
+
+
+def make_recording(args: argparse.Namespace, limits: Limits) -> RecordingWriter | None:
+    """Return the writer that the flags ask for, None without `--record`; raises UsageError.
+
+    The file is opened, or created. Its events are judged by `limits`.
+    """
+    if args.record is None:
+        flags = ("record_size", "record_commands", "anonymise")
+        given = [f"--{name.replace('_', '-')}" for name in flags if getattr(args, name) is not None]
+        if given:
+            raise UsageError(f"{given[0]} goes with --record FILE")
+        return None
+    if args.record_commands and args.anonymise:
+        raise UsageError("--record-commands and --anonymise exclude each other")
+    if not args.record:
+        raise UsageError("--record: the name of a file is missing")
+    from gpuwatch.recorder.anonymise import Commands  # for those who record
+    from gpuwatch.recorder.recording_writer import SIZE, RecordingWriter
+
+    size = parse_value("--record-size", _parse_limit, args.record_size)
+    return RecordingWriter(
+        Path(args.record),
+        size=SIZE if size is None else int(size),
+        limits=limits,
+        commands=Commands.ANONYMISED if args.anonymise else Commands.ALL if args.record_commands else Commands.NAMES,
+    )
+
+
+def _parse_limit(text: str) -> int:
+    """Parse a size of at least 1 MiB, or 0 for none; raises ValueError."""
+    if text.strip() == "0":
+        return 0
+    size = parse_size(text)
+    if size < MIB:
+        raise ValueError(f"size {text!a} is too small; 1MiB or more is allowed, or 0 for no limit")
+    return size
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -28,8 +28,15 @@ from gpuwatch.commands.console import GREEN, BackgroundConsole
 from gpuwatch.commands.events import COLORS
 from gpuwatch.commands.export_flags import EXPORT_FLAGS, add_export_flags, start_export
 from gpuwatch.commands.flags import add_flags, add_recording_flags, parse_indices, parse_value
-from gpuwatch.commands.recording import make_recording
-from gpuwatch.commands.startup import Reloader, apply_config, configured, format_reload, interval_of, open_source
+from gpuwatch.commands.startup import (
+    Reloader,
+    apply_config,
+    configured,
+    format_reload,
+    interval_of,
+    make_recording,
+    open_source,
+)
 from gpuwatch.commands.unit import AGAIN, print_unit
 from gpuwatch.config.paths import ADMINISTRATORS
 from gpuwatch.config.types import Config, ExportConfig
