@@ -60,7 +60,6 @@ def main(
 
 
 def show(given: str | None, *, ascii_flag: bool, administrators: Path) -> list[str]:
-    """Return every key with its value, and where it comes from."""
     config, files = load_traced(given, administrators=administrators)
     origins = {name: shown_path(file) for name, file in files.items()}
     if ascii_flag:

@@ -81,7 +81,6 @@ def show(
 
 
 def _apply(watch: Monitor, sinks: LateSinks, old: Config, new: Config) -> None:
-    """Apply a new configuration to the monitor and the sinks."""
     apply_config(watch, old, new)
     sinks.configure(old, new)
 

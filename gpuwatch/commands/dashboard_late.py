@@ -58,7 +58,6 @@ class LateSinks:
         self._worker.wake()
 
     def configure(self, old: Config, new: Config) -> None:
-        """Apply a new configuration to the sinks."""
         with self._guard:
             self._config = new
             if self._sinks is not None:
@@ -137,11 +136,9 @@ class DemoParts:
         return DemoEnder(self._source.end, self._source.at(0.0).viewer)
 
     def events(self) -> Events:
-        """Return the events of the day before the demo."""
         return self._past.events
 
     def older(self, timeline: Timeline, until: float) -> None:
-        """Add the means of the day before the demo to a timeline."""
         timeline.load(self._past.sums.means)
 
     @cached_property

@@ -343,7 +343,6 @@ def _clipboard(machine: Machine) -> Iterator[Check]:
 
 
 def check_files(config: str | None, store: Path | None = None) -> Iterator[Check]:
-    """Yield the checks of the configuration and of the store."""
     yield _configuration(config)
     yield _store(store or own_store())
 

@@ -50,7 +50,7 @@ _NARROWEST: Final = 24
 
 
 class EventFilter(msgspec.Struct, frozen=True):
-    """Filter of events."""
+    """Filter of events by what they are about; without any field it takes all."""
 
     gpus: frozenset[int] = frozenset()
     """GPU indices; empty for all events, also those about no GPU."""
@@ -58,7 +58,6 @@ class EventFilter(msgspec.Struct, frozen=True):
     rules: frozenset[str] | None = None
 
     def __call__(self, alert: Alert) -> bool:
-        """Return whether an event matches."""
         return (
             (not self.gpus or not self.gpus.isdisjoint(alert.indices))
             and (not self.user or self.user in alert.people)
@@ -99,7 +98,7 @@ def main(
     left_out: list[str] = []
     now, covered = wall(), ""
     if args.recording:
-        from gpuwatch.commands import recorded  # 60 ms, for the rules and more, which the store does without
+        from gpuwatch.commands import recorded  # the rules and more, which the store does without
 
         recording = recorded.open_recording(args.recording)
         now, covered = recording.last, f"the recording covers {recorded.covered_words(recording)}"

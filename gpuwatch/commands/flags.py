@@ -93,7 +93,6 @@ def parse_list(text: str, flag: str, allowed: str) -> tuple[int, ...]:
 
 
 def add_span_flags(parser: argparse.ArgumentParser, default: str) -> None:
-    """Add --since and --until."""
     parser.add_argument(
         "--since",
         metavar="TIME",

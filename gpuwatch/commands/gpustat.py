@@ -49,7 +49,7 @@ def measure_cpu(
     unmeasured = [one for one in snapshot.processes if one.cpu is Reason.NO_SAMPLE and one.presence is Presence.SEEN]
     if not unmeasured:
         return snapshot
-    from gpuwatch.base import psinfo  # psutil takes 12 ms, which `--once` needs for nothing else
+    from gpuwatch.base import psinfo  # psutil, which `--once` needs for nothing else
 
     before = {one.pid: psinfo.find_usage(one.pid, one.start, proc) for one in unmeasured}
     began = time.monotonic()

@@ -91,7 +91,7 @@ def once(
         snapshot = measure_cpu(snapshot)
     idle = None
     if keep.terms:  # one snapshot has no idle times: these are what others have counted
-        from gpuwatch.commands.stray_inputs import idle_times  # 15 ms, for those who filter
+        from gpuwatch.commands.stray_inputs import idle_times  # for those who filter
 
         idle = idle_times(snapshot)
     print_snapshot(snapshot, console, as_json=as_json, keep=keep, limits=limits, idle=idle)

@@ -12,7 +12,6 @@ from gpuwatch.recorder.opening import StoreError, copy_store
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     add_flags(parser)
     add_refused_demo(parser)
     parser.add_argument("action", choices=["copy"], help="copy a recording, also one that is being written")

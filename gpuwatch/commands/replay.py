@@ -19,7 +19,6 @@ from gpuwatch.ui.choices import read_choices
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     add_flags(parser, "theme")
     add_refused_demo(parser)
     parser.add_argument("files", metavar="FILE", nargs="+", help="recordings, played as one")

@@ -72,7 +72,7 @@ def main(args: argparse.Namespace, _sampler: object = None, wall: Callable[[], f
 
 def _main_html(args: argparse.Namespace, now: float) -> int:
     try:
-        from gpuwatch.commands import report_page  # 0.5 s, for matplotlib and jinja2, which are optional
+        from gpuwatch.commands import report_page  # matplotlib and jinja2, which are optional
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "gpuwatch":
             raise

@@ -74,7 +74,6 @@ def _title(kept: UseReport, now: float) -> str:
 
 
 def total_cells(kept: UseReport) -> list[str]:
-    """Return the cells of the sum of all lines."""
     whole = whole_line(kept)
     who = [column.cell(whole) if column in (_GPUS, *_TIMES) else "" for column in WHO[kept.by][1:]]
     return ["all", *who, *(column.cell(whole) for column in SUMS)]

@@ -62,7 +62,7 @@ class PageSeries(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """What a page is made from. Times are wall-clock times."""
+    """Records that a page is made from. Times are wall-clock times."""
 
     since: float
     until: float
@@ -100,7 +100,7 @@ class Card(msgspec.Struct, frozen=True):
 
 
 class PageContent(msgspec.Struct, frozen=True):
-    """What the template shows of a page."""
+    """Values that the template shows."""
 
     page: Page
     users: UseReport
@@ -155,7 +155,7 @@ def _add(means: dict[float, Minute], more: Iterable[Minute]) -> None:
 
 
 def render_page(page: Page) -> str:
-    """Return the page as HTML."""
+    """Return a page as HTML."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"short": _short, "hours": format_hours, "duration": long_duration, "chart": _draw}
     tables = {"who": WHO, "sums": SUMS, "most": MOST, "total_cells": total_cells}
@@ -164,7 +164,7 @@ def render_page(page: Page) -> str:
 
 
 def page_content(page: Page) -> PageContent:
-    """Return what a page says."""
+    """Return the values that the template shows of a page."""
     users, gpus, *_ = page.parts
     events = page.series.events
     worst = sorted(events.alerts, key=lambda one: (-max(one.most, one.severity), -one.raised, one.key))[:_MOST_EVENTS]

@@ -252,7 +252,6 @@ class Reloader:
 
 
 def apply_config(monitor: Monitor, old: Config, new: Config) -> None:
-    """Apply a new configuration to the monitor and its source."""
     if new.limits() != old.limits():
         monitor.set_limits(new.limits())
     if new.shares != old.shares:

@@ -110,7 +110,6 @@ _PATIENCE: Final = 3.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command; its help has lines for a tmux.conf."""
     add_flags(parser, "json", "demo")
     parser.add_argument("--tmux", action="store_true", help="with the colours of tmux's status line")
     # By its path where it was called by one: a tmux server need not have the PATH of a virtual environment.
@@ -155,7 +154,7 @@ def _of_service() -> Status | None:
 
 def _sampled(args: argparse.Namespace, config: Config, sampler: SamplerProcess | None) -> Status:
     """Take one sample and judge it as if its values had lasted; the declarations of processes are not read."""
-    # These take longer to import than all else here, and mostly there are make_status figures to read.
+    # These take longer to import than all else here, and mostly there are published figures to read.
     from gpuwatch.alerts.engine import Engine
     from gpuwatch.alerts.rule import SAMPLES
     from gpuwatch.history.history import History

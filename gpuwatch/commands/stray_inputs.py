@@ -27,7 +27,6 @@ def caller(environ: Mapping[str, str] = os.environ) -> int:
 
 
 def stray_limits(config: Config) -> StrayLimits:
-    """Return the limits of strays in a configuration."""
     return StrayLimits(idle_after=config.alerts.idle_after, idle_memory=config.alerts.idle_memory)
 
 

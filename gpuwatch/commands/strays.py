@@ -186,7 +186,6 @@ def seen_by_caller(snapshot: Snapshot, environ: Mapping[str, str] = os.environ) 
 
 
 def demo() -> Snapshot:
-    """Return the first snapshot of the demo."""
-    from gpuwatch.sources.demo import DemoSource  # 15 ms that a real machine need not wait for
+    from gpuwatch.sources.demo import DemoSource  # which a real machine need not wait for
 
     return DemoSource().at(0.0)

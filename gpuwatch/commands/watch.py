@@ -53,7 +53,7 @@ _QUIET_STATES: Final = frozenset({SourceState.OK, SourceState.STARTING, SourceSt
 
 
 class AlertChange(NamedTuple):
-    """AlertChange of one alert."""
+    """Alert that was raised, got worse, eased or ended, and when."""
 
     at: float
     """Wall-clock time."""
@@ -372,7 +372,6 @@ class _Output:
         self.warn(words)
 
     def close(self) -> None:
-        """Print the waiting lines."""
         self._console.close(_LAST_WORDS)
 
 

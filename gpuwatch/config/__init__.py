@@ -33,7 +33,7 @@ def keys_in_files(given: str | None) -> frozenset[str]:
 def _load(given: str | None, administrators: Path) -> tuple[Config, dict[str, Path]]:
     if given is None and all(map(_is_missing, (path(), administrators, administrators.with_name(SECRETS)))):
         return Config(), {}
-    from gpuwatch.config.reading import load_traced  # 10 ms, for those who have a file
+    from gpuwatch.config.reading import load_traced  # for those who have a file
 
     return load_traced(given, administrators=administrators)
 

@@ -115,7 +115,6 @@ def _align(pairs: list[tuple[str, str]], width: int = 0) -> list[str]:
 
 
 def _example(table: str, struct: type[msgspec.Struct]) -> str:
-    """Return an example of a table of an array, commented out."""
     keys = [key for key in keys_of(struct).values() if "examples" in key.bounds]
     pairs = [(f"{key.name} = {key.bounds['examples'][0]}", key.description) for key in keys]
     return "#\n" + "".join(f"# {line}\n" for line in [f"[[{table}]]", *_align(pairs, _EXAMPLE)])

@@ -72,7 +72,6 @@ class Keys(msgspec.Struct, frozen=True, kw_only=True):
     palette: Annotated[KeyNames, Meta(description="All commands, by name")] = (":", "ctrl+p")
 
     def of(self, action: str) -> tuple[str, ...]:
-        """Return the keys of an action by its id."""
         keys: tuple[str, ...] = getattr(self, action)
         return keys
 

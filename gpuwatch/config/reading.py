@@ -281,21 +281,21 @@ def _name(place: Iterable[str | int]) -> str:
 
 
 def load_traced(given: str | None, *, administrators: Path = ADMINISTRATORS) -> tuple[Config, dict[str, Path]]:
-    """Read the configuration as `load` does, with the file of each value, filter, rule and host in one.
+    """Read the configuration as `load` does; return with it the file of each value, filter, rule and host.
 
     A value and a filter have their full names, a rule `rule NAME`, a host `host NAME`.
     """
-    found = read_administrators(administrators)
+    config_files = read_administrators(administrators)
     named = Path(given) if given is not None else path()
     if named != administrators:  # else of the machine's service
-        own = ConfigFile(named, found)
+        own = ConfigFile(named, config_files)
         if given is not None and not own.exists:
             raise UsageError(f"--config: there is no file {text.clean(given)}")
-        if own.values.get("publish", publish := merge(found).publish) != publish:
+        if own.values.get("publish", publish := merge(config_files).publish) != publish:
             words = f"it says what the machine's service publishes, and counts in {administrators} alone"
             raise UsageError(f"{shown_path(named)}: key publish: {words}")
-        found.append(own)
-    return merge(found), _origins(found)
+        config_files.append(own)
+    return merge(config_files), _origins(config_files)
 
 
 def read_administrators(path: Path) -> list[ConfigFile]:
@@ -306,11 +306,11 @@ def read_administrators(path: Path) -> list[ConfigFile]:
     return [common, ConfigFile(path.with_name(SECRETS), [common], administrators=True, secrets=True)]
 
 
-def merge(both: Iterable[ConfigFile]) -> Config:
+def merge(config_files: Iterable[ConfigFile]) -> Config:
     """Merge the files, each over those before it: key by key, rule by rule."""
     tables: dict[str, dict[str, Any]] = {"": {}}
-    for one in both:
-        for whole, value in one.values.items():
+    for file in config_files:
+        for whole, value in file.values.items():
             table, _, name = whole.rpartition(".")
             tables.setdefault(table, {})[name] = value
     top = tables.pop("")
@@ -319,17 +319,17 @@ def merge(both: Iterable[ConfigFile]) -> Config:
         top[table] = msgspec.structs.replace(base, **values)
     return Config(
         **top,
-        shares=tuple(share for one in both for share in one.shares),
-        rules=tuple({name: rule for one in both for name, rule in one.rules.items()}.values()),
-        hosts=tuple({name: host for one in both for name, host in one.hosts.items()}.values()),
-        filters={name: words for one in both for name, words in one.filters.items()},
+        shares=tuple(share for file in config_files for share in file.shares),
+        rules=tuple({name: rule for file in config_files for name, rule in file.rules.items()}.values()),
+        hosts=tuple({name: host for file in config_files for name, host in file.hosts.items()}.values()),
+        filters={name: words for file in config_files for name, words in file.filters.items()},
     )
 
 
-def _origins(both: Iterable[ConfigFile]) -> dict[str, Path]:
-    found: dict[str, Path] = {}
-    for one in both:
-        named = (*one.values, *(f"filters.{name}" for name in one.filters))
-        named += (*(f"rule {name}" for name in one.rules), *(f"host {name}" for name in one.hosts))
-        found |= dict.fromkeys(named, one.path)
-    return found
+def _origins(config_files: Iterable[ConfigFile]) -> dict[str, Path]:
+    origins: dict[str, Path] = {}
+    for file in config_files:
+        named = (*file.values, *(f"filters.{name}" for name in file.filters))
+        named += (*(f"rule {name}" for name in file.rules), *(f"host {name}" for name in file.hosts))
+        origins |= dict.fromkeys(named, file.path)
+    return origins

@@ -95,7 +95,7 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.command or self.urls)
 
     def __repr__(self) -> str:
-        """Return a representation with the secrets masked."""
+        """Mask the secrets."""
         shown = {name: getattr(self, name) for name in self.__struct_fields__}
         shown["urls"] = tuple(map(text.mask_url, self.urls))
         return f"Notify({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
