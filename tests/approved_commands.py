@@ -28,8 +28,8 @@ from typing import IO, Any
 from gpuwatch import __version__, cli
 from gpuwatch.sources.demo import DemoSource
 from tests.driver import Driver, Gpu, build
-from tests.recorder.test_recording import record
 from tests.support.demo import WALL, save_demo
+from tests.support.store import record
 
 TIMEOUT_S = 60
 LONG = 200

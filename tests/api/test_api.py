@@ -20,10 +20,10 @@ from gpuwatch.commands.docs import FOLDER
 from gpuwatch.model.snapshot import Snapshot as Taken
 from gpuwatch.model.snapshot import SourceState
 from tests.driver import Driver, Gpu
-from tests.recorder.test_recording import demo, record
 from tests.support.alerts import Script
 from tests.support.builders import snapshot as built
 from tests.support.environment import environment
+from tests.support.store import demo, record
 
 EXAMPLES = [
     example

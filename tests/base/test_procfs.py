@@ -11,38 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.base import procfs, psinfo
-from tests.support.process import GpuHolder
-
-
-def stat_line(
-    pid: int = 7, comm: bytes = b"python", state: str = "S", ppid: int = 1, flags: int = 0, start_ticks: int = 900
-) -> bytes:
-    """One line of /proc/PID/stat as proc(5) lays it out."""
-    zeros = b" 0"
-    return (
-        f"{pid} (".encode()
-        + comm
-        + f") {state} {ppid} 7 7 0 -1 {flags}".encode()
-        + zeros * 12
-        + f" {start_ticks}".encode()
-        + zeros * 30
-        + b"\n"
-    )
-
-
-def fixture_process(proc: Path, pid: int, stat: bytes, *, uid: int = 1000, threads: str = "S") -> Path:
-    """Write a process into a fixture tree; `threads` has the state of each."""
-    folder = proc / str(pid)
-    (folder / "fd").mkdir(parents=True)
-    (folder / "stat").write_bytes(stat)
-    (folder / "statm").write_text("0 0 0 0 0 0 0\n")
-    (folder / "status").write_text(f"Name:\tx\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
-    for number, state in enumerate(threads):
-        thread = folder / "task" / str(pid + number)
-        thread.mkdir(parents=True)
-        (thread / "stat").write_bytes(stat_line(pid + number, state=state))
-        (thread / "children").write_text("")
-    return folder
+from tests.support.process import GpuHolder, fixture_process, stat_line
 
 
 @given(

@@ -17,9 +17,8 @@ from gpuwatch.kill.pinned import Pinner
 from gpuwatch.model.snapshot import ProcessContext, Snapshot, Unlisted
 from tests.support.alerts import Script
 from tests.support.builders import EPOCH, gpu, holding, process, snapshot
-from tests.support.kill import RealRun, a_pinner, on_record, outcomes
+from tests.support.kill import RealRun, a_pinner, held_by, on_record, outcomes
 from tests.support.process import GpuHolder
-from tests.ui.test_end_dialog import held_by
 
 STEP = 0.25
 """Seconds that go by with each snapshot, once nothing is waited for."""

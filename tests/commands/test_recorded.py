@@ -10,10 +10,9 @@ import pytest
 
 from gpuwatch.base.units import format_moment
 from gpuwatch.model.snapshot import Snapshot, decode
-from tests.recorder.test_recording import demo, record
 from tests.support.environment import uncounted
 from tests.support.program import Call
-from tests.support.store import change
+from tests.support.store import change, demo, record
 
 
 @cache

@@ -27,10 +27,9 @@ from gpuwatch.inspector.cgroups import ContainerId
 from gpuwatch.inspector.containers import ContainerName, ContainerNames
 from gpuwatch.model.snapshot import Container
 from tests import CHECKOUT
-from tests.base.test_procfs import fixture_process, stat_line
 from tests.declared.cards import A
 from tests.inspector.test_cgroups import ID, OTHER
-from tests.support.process import ME, ROOT, SOMEBODY_ELSE, Member, family
+from tests.support.process import ME, ROOT, SOMEBODY_ELSE, Member, family, fixture_process, stat_line
 from tests.support.waiting import Clock
 
 needs_root = pytest.mark.skipif(not ROOT, reason="files of two users need root")

@@ -14,11 +14,10 @@ from gpuwatch.base import procfs
 from gpuwatch.declared.facts import Share, Unread
 from gpuwatch.inspector import files, reader
 from gpuwatch.inspector.credentials import Owner, read_account, read_owner
-from tests.base.test_procfs import fixture_process, stat_line
 from tests.declared.tables import Case, cases
 from tests.inspector.evidence import SOURCE, script_of, seen
 from tests.sampler.test_large_processes import many_threads
-from tests.support.process import LAUNCHER, sharing, until_asleep
+from tests.support.process import LAUNCHER, fixture_process, sharing, stat_line, until_asleep
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow  # real processes

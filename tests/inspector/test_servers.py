@@ -14,11 +14,10 @@ from gpuwatch.base import procfs
 from gpuwatch.declared.facts import Facts, RelatedProcess
 from gpuwatch.inspector import reader, servers
 from gpuwatch.inspector.servers import Sockets, find_server
-from tests.base.test_procfs import fixture_process, stat_line
 from tests.base.test_programs import KERNEL as CONNECTION
 from tests.base.test_programs import PYTHON
 from tests.declared.tables import Case, cases
-from tests.support.process import ME, ROOT, sharing
+from tests.support.process import ME, ROOT, fixture_process, sharing, stat_line
 
 needs_root = pytest.mark.skipif(not ROOT, reason="a process of another user needs root")
 

@@ -18,10 +18,9 @@ from gpuwatch.declared.facts import RelatedProcess, Unread
 from gpuwatch.inspector import context, reader, terminals
 from gpuwatch.inspector.terminals import PaneNames, PanePlace
 from gpuwatch.model.snapshot import Pane, ProcessContext
-from tests.base.test_procfs import fixture_process, stat_line
 from tests.declared.tables import Case, cases
 from tests.inspector.panes import PANE, fake, patient, session, started
-from tests.support.process import unavailable
+from tests.support.process import fixture_process, stat_line, unavailable
 from tests.support.terminal import Tmux, tmux
 from tests.support.waiting import PATIENCE, Clock, wait_for
 

@@ -17,9 +17,8 @@ import pytest
 
 from gpuwatch.base import files
 from tests import CHECKOUT
-from tests.recorder.test_recording import demo, record
 from tests.support.program import run_gpuwatch
-from tests.support.store import change
+from tests.support.store import change, demo, record
 
 WAYS = (
     "events --file DAY",

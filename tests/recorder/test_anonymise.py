@@ -16,9 +16,8 @@ from gpuwatch.model.snapshot import Declaration, Declared, Kind, Limit, Process,
 from gpuwatch.recorder.anonymise import TREATMENTS, Anonymiser, Commands, program_of
 from gpuwatch.recorder.recording import Recording
 from tests.recorder.test_hostile_recordings import strings
-from tests.recorder.test_recording import demo, record, small
 from tests.support.builders import GIB, at, gpu, holding, process, snapshot
-from tests.support.store import ask
+from tests.support.store import ask, demo, record, small
 
 
 def structs(kind: type, found: list[type]) -> list[type]:

@@ -25,8 +25,7 @@ from gpuwatch.model.snapshot import Snapshot
 from gpuwatch.recorder.anonymise import TREATMENTS
 from gpuwatch.recorder.recording import Recording, Standing
 from tests import CHECKOUT
-from tests.recorder.test_recording import demo, record, small
-from tests.support.store import alert, change
+from tests.support.store import alert, change, demo, record, small
 
 MEMORY: Final = 700 * 2**20
 """Bytes of address space that a reader of hostile files may take, with Python and all libraries."""

@@ -2,52 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
 from gpuwatch.base.errors import UsageError
-from gpuwatch.model.snapshot import Snapshot
-from gpuwatch.recorder.anonymise import Commands
 from gpuwatch.recorder.paths import own_store
 from gpuwatch.recorder.recording import Recording
-from gpuwatch.recorder.recording_writer import MOST_WAITING, RecordingWriter
-from gpuwatch.sources.demo import DemoSource
 from tests.support.environment import uncounted
-from tests.support.store import alert, frame, machine, write
-from tests.support.waiting import wait_for
-
-_DEMO = DemoSource(wall=lambda: 1795269780.0)
-
-
-def demo(seconds: int, *, first: int = 0, step: int = 1) -> list[Snapshot]:
-    """Return a snapshot of the demo every `step` seconds; the wall clock begins at a full minute."""
-    return [_demo_at(second) for second in range(first, first + seconds, step)]
-
-
-@cache
-def _demo_at(second: int) -> Snapshot:
-    return _DEMO.at(float(second))
-
-
-def small(seconds: int) -> list[Snapshot]:
-    """Return a snapshot of a single GPU every second, for what does not care what is recorded."""
-    return [machine(float(second)) for second in range(seconds)]
-
-
-def record(path: Path, snapshots: Iterable[Snapshot], **options: Any) -> Path:
-    """Write a recording, complete, and return its path; with whole command lines where nothing else is said."""
-    writer = RecordingWriter(path, **{"commands": Commands.ALL, **options})
-    for one in snapshots:
-        writer.take(frame(shown=one))
-        wait_for(lambda: len(writer._waiting) < MOST_WAITING)
-    writer.close(30.0)
-    assert not writer.trouble
-    return path
+from tests.support.store import alert, demo, record, small, write
 
 
 @pytest.fixture(scope="module")

@@ -26,10 +26,9 @@ from gpuwatch.recorder.paths import own_store
 from gpuwatch.recorder.recording import Recording
 from gpuwatch.recorder.recording_writer import MOST_ROWS, RecordingWriter
 from gpuwatch.recorder.store import Store
-from tests.recorder.test_recording import record, small
 from tests.support.alerts import full
 from tests.support.builders import at, gpu, holding, process, snapshot
-from tests.support.store import alert, change, frame, write
+from tests.support.store import alert, change, frame, record, small, write
 from tests.support.waiting import PATIENCE, wait_for
 
 Make = Callable[..., RecordingWriter]

@@ -18,10 +18,9 @@ import pytest
 from gpuwatch.base import procfs, psinfo
 from gpuwatch.model.snapshot import Presence, Process, Reason
 from gpuwatch.sampler.owners import Owners, UserNames, terminal
-from tests.base.test_procfs import fixture_process, stat_line
 from tests.declared.tables import Case, cases
 from tests.support.environment import environment
-from tests.support.process import Member, family
+from tests.support.process import Member, family, fixture_process, stat_line
 from tests.support.waiting import PATIENCE, wait_for
 
 SLEEP = "import time; print(flush=True); time.sleep(600)"

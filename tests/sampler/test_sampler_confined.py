@@ -8,8 +8,8 @@ import pytest
 
 from gpuwatch.model.snapshot import Presence
 from gpuwatch.sampler import machine
-from tests.base.test_procfs import fixture_process, stat_line
 from tests.driver import Driver
+from tests.support.process import fixture_process, stat_line
 from tests.support.sampler import ME, eight, once
 
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64"

@@ -26,10 +26,9 @@ from gpuwatch.sampler.unlisted import (
     find_unlisted,
     parse_device_files,
 )
-from tests.base.test_procfs import stat_line
 from tests.support import builders
 from tests.support.environment import environment
-from tests.support.process import ME, ROOT, SOMEBODY_ELSE, GpuHolder
+from tests.support.process import ME, ROOT, SOMEBODY_ELSE, GpuHolder, stat_line
 from tests.support.program import answers
 
 CUDA = ("nvidiactl", "nvidia-uvm", "nvidia0", "nvidia3")

@@ -340,3 +340,12 @@ class RealRun:
             select.select([handle], [], [])
             os.close(handle)
         self._folder.cleanup()
+
+
+def held_by(holder: GpuHolder, gib: float = 12.0, **changes: Any) -> Snapshot:
+    """A snapshot in which a real process holds GPU 4."""
+    held = [builders.holding(holder.pid, gib, start=holder.start_ticks)] if gib else []
+    process = builders.process(
+        holder.pid, "you", start=holder.start_ticks, uid=holder.uid, command=holder.command, ppid=1
+    )
+    return builders.snapshot([builders.gpu(4, holdings=held)], [process], viewer=ME, **changes)

@@ -27,6 +27,7 @@ from gpuwatch.history.timeline import Minute
 from gpuwatch.model.snapshot import IdleHolding, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder import recording as files
+from gpuwatch.recorder.anonymise import Commands
 from gpuwatch.recorder.events import write_events
 from gpuwatch.recorder.events_writer import EventsPart
 from gpuwatch.recorder.marks import read_marks
@@ -34,9 +35,11 @@ from gpuwatch.recorder.opening import StoreError, reading
 from gpuwatch.recorder.part import Pace
 from gpuwatch.recorder.paths import lock_path, own_store
 from gpuwatch.recorder.recorder import Recorder, UsageSettings
+from gpuwatch.recorder.recording_writer import MOST_WAITING, RecordingWriter
 from gpuwatch.recorder.replay import Replay
 from gpuwatch.recorder.store import Store
 from gpuwatch.recorder.use import By, RunId, Sums, UsedGpu, UsedRun, UseReport, read_reports, write_use
+from gpuwatch.sources.demo import DemoSource
 from tests import CHECKOUT
 from tests.support.builders import EPOCH, GIB, TOTAL, at, gpu, holding, snapshot
 from tests.support.waiting import PATIENCE as PATIENCE
@@ -461,6 +464,35 @@ class Player:
         """Move to a second; return the second of the snapshot that comes."""
         self.replay.seek(EPOCH + second)
         return self.next()
+
+
+_DEMO = DemoSource(wall=lambda: 1795269780.0)
+
+
+def demo(seconds: int, *, first: int = 0, step: int = 1) -> list[Snapshot]:
+    """Return a snapshot of the demo every `step` seconds; the wall clock begins at a full minute."""
+    return [_demo_at(second) for second in range(first, first + seconds, step)]
+
+
+@cache
+def _demo_at(second: int) -> Snapshot:
+    return _DEMO.at(float(second))
+
+
+def small(seconds: int) -> list[Snapshot]:
+    """Return a snapshot of a single GPU every second, for what does not care what is recorded."""
+    return [machine(float(second)) for second in range(seconds)]
+
+
+def record(path: Path, snapshots: Iterable[Snapshot], **options: Any) -> Path:
+    """Write a recording, complete, and return its path; with whole command lines where nothing else is said."""
+    writer = RecordingWriter(path, **{"commands": Commands.ALL, **options})
+    for one in snapshots:
+        writer.take(frame(shown=one))
+        wait_for(lambda: len(writer._waiting) < MOST_WAITING)
+    writer.close(30.0)
+    assert not writer.trouble
+    return path
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from gpuwatch.model.snapshot import Snapshot
 from gpuwatch.ui.screens.dialog import ChoiceButton, ChoiceRow
 from gpuwatch.ui.screens.end_dialog import EndDialog
 from tests.support import builders
-from tests.support.kill import RealRun, a_pinner, on_record, outcomes
+from tests.support.kill import RealRun, a_pinner, held_by, on_record, outcomes
 from tests.support.process import ME, GpuHolder
 from tests.support.screen import HOSTILE, PID, Host, a_snapshot, fits, frame_of, key_of, set_size, text_of, until
 from tests.support.waiting import PATIENCE
@@ -42,15 +42,6 @@ class Clock:
         last, self._read = self._read, time.monotonic()
         self._now += min(self._read - last, POLL_SECONDS)
         return self._now + self.ahead
-
-
-def held_by(holder: GpuHolder, gib: float = 12.0, **changes: Any) -> Snapshot:
-    """A snapshot in which a real process holds GPU 4."""
-    held = [builders.holding(holder.pid, gib, start=holder.start_ticks)] if gib else []
-    process = builders.process(
-        holder.pid, "you", start=holder.start_ticks, uid=holder.uid, command=holder.command, ppid=1
-    )
-    return builders.snapshot([builders.gpu(4, holdings=held)], [process], viewer=ME, **changes)
 
 
 async def opened(pilot: Pilot[Any], snapshot: Snapshot, pid: int, default: KillChoice = KillChoice.CANCEL) -> EndDialog:

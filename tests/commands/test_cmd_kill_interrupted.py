@@ -14,9 +14,8 @@ import pytest
 
 from gpuwatch.commands.kill import DialogConsole, Interrupted, KillCommand, catch_signals
 from tests.commands.test_cmd_kill_told import Shown
-from tests.support.kill import a_pinner, outcomes
+from tests.support.kill import a_pinner, held_by, outcomes
 from tests.support.process import GpuHolder
-from tests.ui.test_end_dialog import held_by
 
 pytestmark = pytest.mark.slow
 
