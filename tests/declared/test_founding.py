@@ -15,16 +15,6 @@ import pytest
 from gpuwatch.declared.resolver import resolve
 from gpuwatch.inspector import reader
 from gpuwatch.model.snapshot import Declared, Knowledge
-from tests.declared.founding import (
-    KERAS_SESSION,
-    TF1_FRACTION,
-    TF1_MISSPELT,
-    TF2_GROWTH,
-    TF2_LIMIT,
-    TF2_TWO_LOGICAL,
-    TORCH_FOUR,
-    TORCH_PARALLEL,
-)
 from tests.support.declared import A, limits, visible
 from tests.support.process import ME, ROOT, SOMEBODY_ELSE, sharing
 from tests.support.program import answers
@@ -47,16 +37,13 @@ os.write(1, msgspec.json.encode(resolve(reader.read(pid, user="somebody"), A)))
 """
 """All that is imported is imported before the rights are let go of: another user need not be able to read our tests."""
 
-THEANO = "import theano\nimport theano.tensor as T\nx = T.matrix()\n"
 RC = "[global]\ndevice = gpu0\nfloatX = float32\n\n[lib]\ncnmem = 0.3\n"
-OVERSHOT = "import torch\ntorch.cuda.set_per_process_memory_fraction(0.5, 0)\n"
 
 
 @dataclass(frozen=True)
 class Example:
-    """A script, where it is run, and what it comes to on four GPUs of 11019 MiB."""
+    """Where a script is run, and what it comes to on four GPUs of 11019 MiB."""
 
-    source: str
     environ: dict[str, str] = field(default_factory=dict)
     rc: str = ""
     visible: tuple[int, ...] = (0, 1, 2, 3)
@@ -66,19 +53,20 @@ class Example:
 
 
 EXAMPLES = {
-    "Theano": Example(THEANO, rc=RC, labels=("start size",)),
-    "TensorFlow 1": Example(
-        TF1_FRACTION, {"CUDA_VISIBLE_DEVICES": "2"}, visible=(2,), limits={2: 4407.6}, labels=("growth",)
-    ),
-    "TensorFlow 1, misspelt": Example(TF1_MISSPELT, hints=("misspelt", "no effect")),
-    "Keras": Example(KERAS_SESSION, {"CUDA_VISIBLE_DEVICES": "0"}, visible=(1,), limits={1: 3305.7}),
-    "TensorFlow 2, growth": Example(TF2_GROWTH, labels=("growth",)),
-    "TensorFlow 2, limit": Example(TF2_LIMIT, {"CUDA_VISIBLE_DEVICES": "3,2"}, visible=(3, 2), limits={3: 1024}),
-    "TensorFlow 2, two devices": Example(TF2_TWO_LOGICAL, visible=(0,), limits={0: 1024}),
-    "PyTorch, two cards": Example(TORCH_PARALLEL, visible=(2, 3)),
-    "PyTorch, four cards": Example(TORCH_FOUR, limits=dict.fromkeys(range(4), 2754.75)),
-    "PyTorch, a fraction": Example(OVERSHOT, {"CUDA_VISIBLE_DEVICES": "2"}, visible=(2,), limits={2: 5509.5}),
+    "Theano": Example(rc=RC, labels=("start size",)),
+    "TensorFlow 1": Example({"CUDA_VISIBLE_DEVICES": "2"}, visible=(2,), limits={2: 4407.6}, labels=("growth",)),
+    "TensorFlow 1, misspelt": Example(hints=("misspelt", "no effect")),
+    "Keras": Example({"CUDA_VISIBLE_DEVICES": "0"}, visible=(1,), limits={1: 3305.7}),
+    "TensorFlow 2, growth": Example(labels=("growth",)),
+    "TensorFlow 2, limit": Example({"CUDA_VISIBLE_DEVICES": "3,2"}, visible=(3, 2), limits={3: 1024}),
+    "TensorFlow 2, two devices": Example(visible=(0,), limits={0: 1024}),
+    "PyTorch, two cards": Example(visible=(2, 3)),
+    "PyTorch, four cards": Example(limits=dict.fromkeys(range(4), 2754.75)),
+    "PyTorch, a fraction": Example({"CUDA_VISIBLE_DEVICES": "2"}, visible=(2,), limits={2: 5509.5}),
 }
+
+
+SOURCES = dict(part.split("\n", 1) for part in (Path(__file__).parent / "founding.txt").read_text().split("\n=== ")[1:])
 
 
 def read_as(uid: int, pid: int) -> Declared:
@@ -96,9 +84,10 @@ def check(example: Example, declared: Declared) -> None:
     assert set(example.labels) <= said
 
 
-@pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
-def test_an_example_that_people_share_cards_with(example: Example, public: Path) -> None:
-    (public / "train.py").write_text(example.source)
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_that_people_share_cards_with(name: str, public: Path) -> None:
+    example = EXAMPLES[name]
+    (public / "train.py").write_text(SOURCES[name])
     if example.rc:
         (public / ".theanorc").write_text(example.rc)
     environ = {"HOME": str(public), "LANG": "C.UTF-8", **example.environ}
@@ -109,7 +98,7 @@ def test_an_example_that_people_share_cards_with(example: Example, public: Path)
 @pytest.mark.skipif(not ROOT, reason="a process of another user needs root")
 def test_its_user_can_read_it_and_another_user_says_that_he_cannot(public: Path) -> None:
     example = EXAMPLES["Keras"]
-    (public / "train.py").write_text(example.source)
+    (public / "train.py").write_text(SOURCES["Keras"])
     with sharing("train.py", environ=example.environ, cwd=public, first=f"drop({ME})") as one:
         check(example, read_as(ME, one.pid))
         declared = read_as(SOMEBODY_ELSE, one.pid)
