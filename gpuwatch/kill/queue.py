@@ -192,7 +192,6 @@ class KillQueue:
         return any(queued.open for queued in self.strays.values())
 
     def has_stray(self, process: Key) -> bool:
-        """Return whether that process is a stray that is still to be ended."""
         queued = self.strays.get(process)  # the worker asks, too
         return queued is not None and queued.open
 

@@ -12,7 +12,7 @@ from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.alerts.limits import Allowances
 from gpuwatch.analysis.rows import rows
 from gpuwatch.model.snapshot import Declared, Gpu, Knowledge, Memory, Process, Promise, Reason, Snapshot
-from gpuwatch.ui.draw.gpu_page import gpu_section
+from gpuwatch.ui.draw.gpu_pages import gpu_section
 from gpuwatch.ui.draw.gpus import short_title
 from gpuwatch.ui.draw.process_page import holding_section
 from tests.support.builders import GIB, USABLE_GIB, declares, gpu, holding, process, snapshot

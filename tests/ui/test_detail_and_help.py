@@ -24,7 +24,7 @@ from gpuwatch.model.snapshot import (
     Reason,
     Run,
 )
-from gpuwatch.ui.draw.gpu_page import gpu_section
+from gpuwatch.ui.draw.gpu_pages import gpu_section
 from gpuwatch.ui.draw.keys import KEYS, Key, PaletteCommand, commands, replay_keys
 from gpuwatch.ui.draw.process_page import place_section
 from gpuwatch.ui.draw.sheet import REASONS, Section, field_fact

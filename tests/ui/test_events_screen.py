@@ -19,7 +19,8 @@ from gpuwatch.ui.draw.lines import plain
 from gpuwatch.ui.draw.theme import make_styles
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.acknowledge import AcknowledgeDialog
-from gpuwatch.ui.screens.events import EventList, EventsScreen, detail_lines, event_terms
+from gpuwatch.ui.screens.events import EventList, EventsScreen, event_facts, event_terms
+from gpuwatch.ui.screens.list_screen import fact_lines
 from gpuwatch.ui.screens.pages import DetailScreen
 from tests.support.builders import EPOCH, gpu, holding, process, snapshot
 from tests.support.screen import alert, frame, hand, machine, press, running, screen, text, text_of, top, until
@@ -131,7 +132,8 @@ def test_the_detail_tells_all_that_is_known() -> None:
     amounts = {"unit": Unit.FREE, "peak": 1.5 * GIB, "mean": 2.0 * GIB, "last": 3.0 * GIB}
     on = tuple(AlertGpu(f"GPU-{index}", index) for index in (0, 1, 3))
     one = past(3, pids=tuple(range(1, 10)), gpus=on, evidence="ada holds 70.0 GiB", **amounts)
-    lines = "\n".join(plain(line) for line in detail_lines(one, SKIN, 160, 6, NOW))
+    facts = event_facts(one, NOW)
+    lines = "\n".join(plain(line) for line in fact_lines(facts, SKIN, 160, 6, wrapped="evidence"))
     for words in (
         "memory near limit · GPU 0-1,3 · ada · pid 1, 2, 3, 4, 5, 6 and 3 more",
         "at worst 1.5 GiB free, mean 2.0, last 3.0",
@@ -140,7 +142,7 @@ def test_the_detail_tells_all_that_is_known() -> None:
         "30s",
     ):
         assert words in lines
-    assert detail_lines(one, SKIN, 80, 0, NOW) == []
+    assert fact_lines(facts, SKIN, 80, 0) == []
 
 
 @pytest.mark.parametrize(

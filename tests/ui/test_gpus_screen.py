@@ -10,7 +10,7 @@ from gpuwatch.history.timeline import Key, Metric, Minute, Timeline
 from gpuwatch.model.snapshot import Health, Reason, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.app import GpuwatchApp
-from gpuwatch.ui.draw.gpus_page import GpuGrid, make_grid
+from gpuwatch.ui.draw.gpu_pages import GpuGrid, make_grid
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.pages import GpuScreen, GpusScreen
 from tests.support import builders

@@ -54,12 +54,12 @@ def full(words: list[str]) -> Frame:
     return replace(framed(seen), alerts=tuple(alerts))
 
 
-def listed(app: GpuwatchApp) -> ListScreen[Any]:
+def listed(app: GpuwatchApp) -> ListScreen[Any, Any]:
     assert isinstance(app.screen, ListScreen)
     return app.screen
 
 
-async def opened(app: GpuwatchApp, pilot: Pilot[int], key: str) -> ListScreen[Any]:
+async def opened(app: GpuwatchApp, pilot: Pilot[int], key: str) -> ListScreen[Any, Any]:
     await press(pilot, key)
     return listed(app)
 

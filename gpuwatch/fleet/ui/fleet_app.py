@@ -112,11 +112,9 @@ class FleetApp(TerminalApp):
         return kind(self.fleet, self.style_set, words, self.options.filters, interval=self.interval)
 
     def show_host(self, name: str) -> None:
-        """Open a host over the present view."""
         self.open_once(FleetHostScreen(name, self.fleet, self.style_set, interval=self.interval))
 
     def action_reload(self) -> None:
-        """Read the server at once."""
         if self.reader is not None:
             try:
                 self.reader.start()

@@ -306,6 +306,5 @@ class FleetHostScreen(TimeSheet):
         self.redraw()
 
     def action_move(self, by: int) -> None:
-        """Choose another GPU, or all."""
         self.gpus.point(self.gpus.cursor + by)
         self.redraw()

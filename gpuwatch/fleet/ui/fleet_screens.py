@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar, cast
@@ -30,12 +29,11 @@ from gpuwatch.fleet.reader import FleetReader
 from gpuwatch.fleet.ui.hosts_screen import HostList
 from gpuwatch.model.filters import Grammar, ListFilter, Term, parse_most, parse_terms
 from gpuwatch.model.snapshot import Reading, known
-from gpuwatch.ui.draw.lines import Line
 from gpuwatch.ui.draw.row_list import CURSOR_CELLS, LEAST_WORDS, NAME_CELLS, FieldList
 from gpuwatch.ui.draw.table import Cell, Column
 from gpuwatch.ui.draw.theme import Background, Role, StyleSet
 from gpuwatch.ui.draw.view import mark_of
-from gpuwatch.ui.screens.list_screen import FILTER_KEY, SORT_KEYS, FilteredListScreen, fact_lines
+from gpuwatch.ui.screens.list_screen import FILTER_KEY, SORT_KEYS, FilteredListScreen
 
 R = TypeVar("R")
 
@@ -249,12 +247,7 @@ class FleetScreen(FilteredListScreen[Any, R], Generic[R]):
 
     @property
     def every(self) -> Sequence[R]:
-        """All rows."""
         return cast("Sequence[R]", getattr(self.fleet, self.ROWS))
-
-    @abstractmethod
-    def facts(self, row: R) -> Sequence[tuple[str, str]]:
-        """Return labelled facts of a row."""
 
     def refresh_fleet(self, fleet: Fleet) -> None:
         self.fleet = fleet
@@ -286,11 +279,6 @@ class FleetScreen(FilteredListScreen[Any, R], Generic[R]):
         found, every = len(self.rows.found), len(self.every)
         return [f"{found} of {every} {self.ROW}s" if found < every else f"{every} {self.ROW}{'s' * (every != 1)}"]
 
-    def detail(self, width: int, lines: int) -> list[Line]:
-        chosen = self.rows.selected
-        facts = self.facts(chosen) if chosen is not None else ()
-        return fact_lines(facts, self.style_set, width, lines, wrapped=facts[-1][0] if facts else None)
-
     def why_empty(self) -> Sequence[str]:
         fleet = self.fleet
         if fleet.received is None:
@@ -312,6 +300,7 @@ class TableScreen(FleetScreen[Host]):
     NAME = "hosts"
     TITLE = "fleet"
     ROW, ROWS = "host", "hosts"
+    WRAPPED = "alerts"
     FILTER_HINT = "node01  H100  free>=4  left>70GiB  mem<50  busy>90  age>1m  user:ada  !text"
 
     def parse_filter(self, words: str, saved: Mapping[str, str]) -> tuple[Term[Host], ...]:
@@ -343,9 +332,8 @@ class TableScreen(FleetScreen[Host]):
             ("alerts", "; ".join(alerts)),
         )
 
-    def action_choose(self) -> None:
-        if self.rows.selected is not None:
-            fleet_actions(self).show_host(self.rows.selected.name)
+    def choose(self, row: Host) -> None:
+        fleet_actions(self).show_host(row.name)
 
 
 class MapScreen(TableScreen):
@@ -367,7 +355,6 @@ class MapScreen(TableScreen):
         return [f"% of {self.rows.figure}" if self.rows.figure == "memory" else "utilization %", *super().counts()]
 
     def action_figure(self) -> None:
-        """Show the other figure in the cells."""
         self.rows.figure = "utilization" if self.rows.figure == "memory" else "memory"
         self.paint()
 
@@ -382,6 +369,7 @@ class FreeScreen(FleetScreen[FreeGpus]):
     NAME = "free"
     TITLE = "free GPUs"
     ROW, ROWS, GRAMMAR = "model", "free", FREE
+    WRAPPED = "free on"
     FILTER_HINT = "H100  free>=4  most>=4  mem>=80  node01  !text"
     NOTHING = "the hosts have no GPU"
 
@@ -389,11 +377,9 @@ class FreeScreen(FleetScreen[FreeGpus]):
         unknown = f"of {row.unknown} it is not known whether they are free" if row.unknown else ""
         return (("unknown", unknown), ("free on", FREE_GPUS["where"].cell(row) or "none"))
 
-    def action_choose(self) -> None:
+    def choose(self, row: FreeGpus) -> None:
         """Show the hosts that have the most free GPUs of this model."""
-        chosen = self.rows.selected
-        if chosen is not None:
-            fleet_actions(self).action_view("hosts", f"{chosen.name} free>={max(1, chosen.most)}")
+        fleet_actions(self).action_view("hosts", f"{row.name} free>={max(1, row.most)}")
 
 
 class FleetPeopleScreen(FleetScreen[FleetPerson]):
@@ -403,6 +389,7 @@ class FleetPeopleScreen(FleetScreen[FleetPerson]):
     NAME = "fleet-people"
     TITLE = "people"
     ROW, ROWS, GRAMMAR = "user", "people", PEOPLE
+    WRAPPED = "on"
     FILTER_HINT = "ada  user:ada,ben  mem>100GiB  gpus>8  hosts>2  idle>10GiB  node01  !text"
     NOTHING = "nobody holds a GPU"
 
@@ -411,10 +398,9 @@ class FleetPeopleScreen(FleetScreen[FleetPerson]):
         memory = "" if row.memory is None else f"{size(row.memory)}{idle}"
         return (("memory", memory), ("on", FLEET_PERSON["where"].cell(row)))
 
-    def action_choose(self) -> None:
+    def choose(self, row: FleetPerson) -> None:
         """Show the hosts on which this person holds memory."""
-        if self.rows.selected is not None:
-            fleet_actions(self).action_view("hosts", f"user:{self.rows.selected.name}")
+        fleet_actions(self).action_view("hosts", f"user:{row.name}")
 
 
 class FleetAlertsScreen(FleetScreen[FleetAlert]):
@@ -424,6 +410,7 @@ class FleetAlertsScreen(FleetScreen[FleetAlert]):
     NAME = "fleet-alerts"
     TITLE = "alerts that fire"
     ROW, ROWS, GRAMMAR = "alert", "alerts", ALERTS
+    WRAPPED = "fires"
     FILTER_HINT = "rule:limit  user:ada  gpu:0,2-4  age>1h  node01  !text"
     NOTHING = "no alert fires"
 
@@ -431,10 +418,9 @@ class FleetAlertsScreen(FleetScreen[FleetAlert]):
         lasted = "" if row.age is None else f"for {long_duration(row.age)}"
         return (("host", row.host), ("GPU", f"{row.gpu} {row.uuid}".strip()), ("user", row.user), ("fires", lasted))
 
-    def action_choose(self) -> None:
-        chosen = self.rows.selected
-        if chosen is not None and chosen.host:
-            fleet_actions(self).show_host(chosen.host)
+    def choose(self, row: FleetAlert) -> None:
+        if row.host:
+            fleet_actions(self).show_host(row.host)
 
 
 VIEWS: Final[Mapping[str, type[FleetScreen[Any]]]] = {

@@ -130,7 +130,6 @@ class HostsApp(GpuwatchApp):
     # -- hosts -----------------------------------------------------------------------------------------------------
 
     def action_hosts(self) -> None:
-        """List the hosts."""
         self.fleet.begin()
         self.open_once(
             HostsScreen(
@@ -180,7 +179,6 @@ class HostsApp(GpuwatchApp):
 
     @property
     def refused(self) -> frozenset[str]:
-        """Actions that would only say why they are refused."""
         return super().refused | (frozenset({"select", "end"}) if self.fleet.opened else frozenset())
 
     def may_end(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -12,13 +12,11 @@ from gpuwatch.analysis.rows import StableOrder
 from gpuwatch.base.units import gib
 from gpuwatch.fleet.host import HOST, Host
 from gpuwatch.model.snapshot import known
-from gpuwatch.ui.draw.footer import Hint
-from gpuwatch.ui.draw.lines import Line
 from gpuwatch.ui.draw.row_list import FieldList
 from gpuwatch.ui.draw.table import Cell
 from gpuwatch.ui.draw.theme import Background, Role, StyleSet
 from gpuwatch.ui.draw.view import mark_of
-from gpuwatch.ui.screens.list_screen import SORT_KEYS, ListScreen, fact_lines
+from gpuwatch.ui.screens.list_screen import SORT_KEYS, ListScreen
 
 if TYPE_CHECKING:
     from gpuwatch.monitor import Frame
@@ -59,11 +57,12 @@ def _worst(one: Host, styles: StyleSet) -> Cell:
     return ((f"{mark} ", role), (one.worst, "text"))
 
 
-class HostsScreen(ListScreen[HostList]):
+class HostsScreen(ListScreen[HostList, Host]):
     """Screen that lists hosts, by their own figures: it needs no frame."""
 
     LIST = HostList
     NAME = TITLE = "hosts"
+    WRAPPED = "trouble"
     KEYS = (
         Binding("enter", "choose", "open", id="hosts.choose", tooltip="Open this host as the dashboard"),
         Binding("escape,H", "close", "back", id="hosts.close", tooltip="Back to the host that is open"),
@@ -77,14 +76,14 @@ class HostsScreen(ListScreen[HostList]):
     def __init__(
         self,
         read: Callable[[], Sequence[Host]],
-        choose: Callable[[str], None],
+        open_host: Callable[[str], None],
         retry: Callable[[], None],
         is_open: Callable[[], bool],
         styles: StyleSet,
     ) -> None:
-        """`choose` opens a host by its name; `is_open` returns whether one is open behind this screen."""
+        """`open_host` opens a host by its name; `is_open` returns whether one is open behind this screen."""
         super().__init__(None, styles)
-        self._read, self._choose, self._retry, self._is_open = read, choose, retry, is_open
+        self._read, self._open, self._retry, self._is_open = read, open_host, retry, is_open
 
     def _beat(self) -> None:
         self.refresh_frame(None)
@@ -106,37 +105,30 @@ class HostsScreen(ListScreen[HostList]):
         parts: list[tuple[str, Role]] = [(f" {self.style_set.glyphs.dot} ".join(words), "text")]
         return [*parts, (f"{troubles} in trouble", "critical")] if troubles else parts
 
-    def detail(self, width: int, lines: int) -> list[Line]:
-        chosen = self.rows.selected
-        facts = [] if chosen is None else [("host", chosen.name), ("trouble", chosen.trouble), *self._facts(chosen)]
-        return fact_lines(facts, self.style_set, width, lines, wrapped="trouble")
+    def key_words(self) -> Mapping[str, str]:
+        """Leave out the way back where no host is open."""
+        return {} if self._is_open() else {"close": ""}
 
-    def hints(self) -> list[Hint]:
-        """Return the keys for the footer; no way back where no host is open."""
-        return [hint for hint in super().hints() if hint[2] != "close" or self._is_open()]
-
-    def _facts(self, one: Host) -> list[tuple[str, str]]:
-        """Return the worst alert of a host, and a few words on each GPU."""
+    def facts(self, row: Host) -> Sequence[tuple[str, str]]:
+        """Return the trouble and the worst alert of a host, and a few words on each GPU."""
         glyphs = self.style_set.glyphs
         shown = []
-        for gpu in one.gpus[:_MOST_NAMED]:
+        for gpu in row.gpus[:_MOST_NAMED]:
             used, total = (gib(size) if known(size) else glyphs.missing for size in (gpu.used, gpu.total))
             busy = f" {gpu.utilization:.0f} %" if known(gpu.utilization) else ""
             shown.append(f"{gpu.index}: {used}/{total}{busy}" if gpu.up else f"{gpu.index}: no answer")
-        more = len(one.gpus) - len(shown)
-        alerts = f"{one.worst}{f' and {one.alerts - 1} more' if one.alerts > 1 else ''}" if one.severity else ""
-        return [("worst", alerts), ("GiB, busy", f" {glyphs.dot} ".join([*shown, *[f"+{more}"] * (more > 0)]))]
+        more = len(row.gpus) - len(shown)
+        alerts = f"{row.worst}{f' and {row.alerts - 1} more' if row.alerts > 1 else ''}" if row.severity else ""
+        figures = f" {glyphs.dot} ".join([*shown, *[f"+{more}"] * (more > 0)])
+        return [("host", row.name), ("trouble", row.trouble), ("worst", alerts), ("GiB, busy", figures)]
 
     def why_empty(self) -> Sequence[str]:
         return ["no host is named"]
 
-    def action_choose(self) -> None:
-        """Open the host under the cursor."""
-        if (chosen := self.rows.selected) is not None:
-            self._choose(chosen.name)
+    def choose(self, row: Host) -> None:
+        self._open(row.name)
 
     def action_retry(self) -> None:
-        """Try the hosts in trouble again at once."""
         self._retry()
         self.notify("trying again", markup=False, timeout=3)
 

@@ -18,7 +18,7 @@ from gpuwatch.history.timeline import Metric, merge_holdings, process_owner
 from gpuwatch.model.fields import GPU, PROCESS, Row, RowKey, reading
 from gpuwatch.model.snapshot import Health, Holding, Presence, Process, Reason, Snapshot, known
 from gpuwatch.monitor import Frame
-from gpuwatch.ui.draw.gpu_page import gpu_section, is_used
+from gpuwatch.ui.draw.gpu_pages import gpu_section, is_used
 from gpuwatch.ui.draw.graph import Graph, GraphLimit, axis_top
 from gpuwatch.ui.draw.sheet import REASONS, Canvas, Fact, Page, Part, Section, field_fact, reason_words, text_fact
 from gpuwatch.ui.draw.time_graphs import SMALL, FrameGraphs, largest, reach

@@ -72,7 +72,6 @@ class ColumnsDialog(OptionDialog):
             self._change(place)
 
     def action_shift(self, by: int) -> None:
-        """Move the column under the cursor by one place."""
         place, order = self._place, self._order
         other = place + by
         if 0 <= other < len(order):

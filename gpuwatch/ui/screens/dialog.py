@@ -204,18 +204,15 @@ class Dialog(ModalScreen[Answer]):
         line.set_class(not text, "-empty")
 
     def action_close(self) -> None:
-        """Close the dialog without an answer."""
         self.dismiss(None)
 
     def action_move(self, by: int) -> None:
-        """Mark the next button, up to the last one."""
         buttons = list(self.query(ChoiceButton))
         if buttons:
             at = next((index for index, button in enumerate(buttons) if button.has_focus), 0)
             self.set_focus(buttons[min(max(at + by, 0), len(buttons) - 1)])
 
     def action_scroll(self, lines: int) -> None:
-        """Scroll the text."""
         for text in self.query("#text"):
             text.scroll_relative(y=lines, animate=False)
 
@@ -269,7 +266,6 @@ class OptionDialog(Dialog[None]):
         shown.highlighted = marked
 
     def action_scroll(self, lines: int) -> None:
-        """Move the mark."""
         self.options.action_cursor_down() if lines > 0 else self.options.action_cursor_up()
 
     def on_option_list_option_selected(self, message: OptionList.OptionSelected) -> None:

@@ -26,13 +26,11 @@ from gpuwatch.base.units import ranges
 from gpuwatch.model.fields import PROCESS, age
 from gpuwatch.model.filters import Grammar, Term, of_names, of_numbers, parse_terms, with_text
 from gpuwatch.ui.actions import actions_of
-from gpuwatch.ui.draw.footer import Hint, hints
-from gpuwatch.ui.draw.lines import Line
 from gpuwatch.ui.draw.row_list import RowList
 from gpuwatch.ui.draw.table import Cell, Column
 from gpuwatch.ui.draw.theme import Background, Role, StyleSet
 from gpuwatch.ui.draw.view import mark_of, subject_of, subject_words
-from gpuwatch.ui.screens.list_screen import FILTER_KEY, FilteredListScreen, fact_lines
+from gpuwatch.ui.screens.list_screen import FILTER_KEY, FilteredListScreen
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -58,12 +56,7 @@ def when(at: float, now: float, width: int) -> str:
     return time.strftime("%d %b %H:%M:%S" if width >= 80 else "%d %b %H:%M", local)
 
 
-def detail_lines(alert: Alert | None, styles: StyleSet, width: int, lines: int, now: float) -> list[Line]:
-    """Draw all facts of one event in `lines` lines; long evidence uses the lines that are left."""
-    return fact_lines(_facts(alert, now) if alert is not None else [], styles, width, lines, wrapped="evidence")
-
-
-def _facts(alert: Alert, now: float) -> list[tuple[str, str]]:
+def event_facts(alert: Alert, now: float) -> list[tuple[str, str]]:
     since = time.strftime("%a %d %b %H:%M:%S", time.localtime(alert.raised))
     until = f" to {moment(alert.ended, alert.raised)}" if alert.ended is not None else ""
     owners = ", ".join(alert.owners)
@@ -188,6 +181,7 @@ class EventsScreen(FilteredListScreen[EventList, Alert]):
     LIST = EventList
     NAME = TITLE = "events"
     LISTS_ALERTS = True
+    WRAPPED = "evidence"
     KEYS = (
         Binding("escape,q,e", "close", "back", id="events.close", tooltip="Back to the dashboard"),
         FILTER_KEY,
@@ -291,14 +285,12 @@ class EventsScreen(FilteredListScreen[EventList, Alert]):
         self.rows.update_rows(self.found())
         super().paint()
 
-    def detail(self, width: int, lines: int) -> list[Line]:
-        return detail_lines(self.rows.selected, self.style_set, width, lines, self.rows.now)
+    def facts(self, row: Alert) -> Sequence[tuple[str, str]]:
+        return event_facts(row, self.rows.now)
 
-    def hints(self) -> list[Hint]:
-        chosen = self.rows.selected
-        words = subject_words(subject_of(chosen, self._frame)) if chosen is not None else ""
-        found = [(key, words if action == "choose" else said, action) for key, said, action in hints(self.KEYS)]
-        return [hint for hint in found if hint[1]]
+    def key_words(self) -> Mapping[str, str]:
+        event = self.selected
+        return {"choose": subject_words(subject_of(event, self._frame)) if event is not None else ""}
 
     def summary(self, room: int) -> list[tuple[str, Role]]:
         """Return the number of events, the filter, and errors of the log."""
@@ -325,18 +317,12 @@ class EventsScreen(FilteredListScreen[EventList, Alert]):
         return event_terms(words, self._gpus_of, saved, now=lambda: self.rows.now)
 
     def action_ongoing(self) -> None:
-        """Show only ongoing events, or all."""
         self._ongoing_only = not self._ongoing_only
         self.paint()
 
-    def action_choose(self) -> None:
-        """Show the process that the chosen event is about, or the processes of its GPU."""
-        chosen = self.rows.selected
-        if chosen is not None:
-            actions_of(self).show_subject(chosen)
+    def choose(self, row: Alert) -> None:
+        actions_of(self).show_subject(row)
 
     def action_acknowledge(self) -> None:
-        """Ask what to do about the chosen event."""
-        chosen = self.rows.selected
-        if chosen is not None:
-            actions_of(self).action_acknowledge(chosen)
+        if self.selected is not None:
+            actions_of(self).action_acknowledge(self.selected)

@@ -77,7 +77,6 @@ class FullScreen(ModalScreen[None]):
         self.redraw()
 
     def redraw(self) -> None:
-        """Draw in a new size or styles."""
         self.paint()
 
     def on_resize(self) -> None:
@@ -88,7 +87,6 @@ class FullScreen(ModalScreen[None]):
         self.redraw()
 
     def on_footer_pressed(self, message: Footer.Pressed) -> None:
-        """Run the action of the key that was clicked."""
         message.stop()
         self.call_later(self._press, message.action)
 
@@ -97,7 +95,6 @@ class FullScreen(ModalScreen[None]):
             await self.run_action(action)
 
     def action_help(self) -> None:
-        """Explain keys, marks and terms."""
         actions_of(self).action_help()
 
     def action_close(self) -> None:

@@ -9,7 +9,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar, cast
 
 from rich.cells import cell_len
 from textual.app import ComposeResult
@@ -64,7 +64,7 @@ def fact_lines(
     return (drawn + [blank(styles, width)] * lines)[:lines]
 
 
-class ListScreen(FullScreen, Generic[L]):
+class ListScreen(FullScreen, Generic[L, R]):
     """Screen with one list."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -82,6 +82,8 @@ class ListScreen(FullScreen, Generic[L]):
     """Its own keys, the most needed first: a narrow footer leaves out the last ones."""
     DETAIL_LINES: ClassVar[Sequence[tuple[int, int]]] = ((24, 8), (16, 6))
     """Least height of the terminal, and lines about the row under the cursor from that height on."""
+    WRAPPED: ClassVar[str | None] = None
+    """Label of the fact about a row that uses the lines that are left."""
 
     def __init__(self, frame: Frame | None, styles: StyleSet, *, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` is the monotonic clock that frames are stamped with."""
@@ -102,9 +104,15 @@ class ListScreen(FullScreen, Generic[L]):
     def summary(self, room: int) -> list[tuple[str, Role]]:
         """Return the parts of the title after the name of the screen, for `room` cells."""
 
-    @abstractmethod
+    def facts(self, row: R) -> Sequence[tuple[str, str]]:
+        """Return labelled facts of a row; those without words are left out."""
+        return ()
+
     def detail(self, width: int, lines: int) -> list[Line]:
         """Draw the facts of the row under the cursor, in exactly `lines` lines."""
+        row = self.selected
+        facts = self.facts(row) if row is not None else ()
+        return fact_lines(facts, self.style_set, width, lines, wrapped=self.WRAPPED)
 
     @abstractmethod
     def why_empty(self) -> Sequence[str]:
@@ -124,7 +132,13 @@ class ListScreen(FullScreen, Generic[L]):
 
     def hints(self) -> list[Hint]:
         """Return the keys for the footer, by the row under the cursor."""
-        return hints(self.own_keys(self.KEYS))
+        changed = self.key_words()
+        found = [(key, changed.get(action, word), action) for key, word, action in hints(self.own_keys(self.KEYS))]
+        return [hint for hint in found if hint[1]]
+
+    def key_words(self) -> Mapping[str, str]:
+        """Return other words for keys, by their actions; a key with none is left out."""
+        return {}
 
     def entries(self) -> Iterable[Widget]:
         """Return widgets to type into, which stand above the keys."""
@@ -132,6 +146,10 @@ class ListScreen(FullScreen, Generic[L]):
 
     def start(self) -> None:
         """Start the screen's own timers, and what else it needs once its widgets are there."""
+
+    @property
+    def selected(self) -> R | None:
+        return cast("R | None", self.rows.selected)
 
     # -- life ------------------------------------------------------------------------------------------------------
 
@@ -226,8 +244,12 @@ class ListScreen(FullScreen, Generic[L]):
     def action_select(self) -> None:
         """Select the row under the cursor, or unselect it."""
 
+    def choose(self, row: R) -> None:
+        """Do what Enter does on a row."""
+
     def action_choose(self) -> None:
-        """Run the action of Enter on the row under the cursor."""
+        if (row := self.selected) is not None:
+            self.choose(row)
 
     def action_move(self, by: int) -> None:
         self.rows.move(by)
@@ -252,7 +274,7 @@ FILTER_KEY: Final = Binding(
 )  # fmt: skip
 
 
-class FilteredListScreen(ListScreen[L], Generic[L, R]):
+class FilteredListScreen(ListScreen[L, R]):
     """Screen with one list and a filter of its rows, which follows each key. Its `paint` draws the rows that match."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -293,7 +315,6 @@ class FilteredListScreen(ListScreen[L], Generic[L, R]):
         self.action_find(1)
 
     def on_prompt_left(self, message: Prompt.Left) -> None:
-        """Draw the footer again in place of the prompt."""
         message.stop()
         self.paint()
 

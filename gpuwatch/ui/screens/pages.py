@@ -12,8 +12,7 @@ from gpuwatch.model.fields import Row, RowKey
 from gpuwatch.model.snapshot import Gpu
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.draw.footer import Hint
-from gpuwatch.ui.draw.gpu_page import ProcessBlock, gpu_page
-from gpuwatch.ui.draw.gpus_page import GridBlock, gpus_page
+from gpuwatch.ui.draw.gpu_pages import GridBlock, ProcessBlock, gpu_page, gpus_page
 from gpuwatch.ui.draw.process_page import held_by, process_page
 from gpuwatch.ui.draw.sheet import Canvas, Page, Placed
 from gpuwatch.ui.draw.theme import StyleSet
@@ -141,7 +140,6 @@ class GpusScreen(FrameSheet):
         self.redraw()
 
     def action_row(self, by: int) -> None:
-        """Move the cursor by rows of the grid."""
         self.action_move(by * self.block.grid.per_row)
 
     def action_move(self, by: int) -> None:
@@ -223,5 +221,4 @@ class DetailScreen(FrameSheet):
             actions_of(self).ask_to_end(self._held[0].key)
 
     def action_message(self) -> None:
-        """Copy a message to the owner."""
         actions_of(self).write_to_owner(self.frame, lambda row: row.process.key == self._key[1:])

@@ -143,7 +143,7 @@ class PeopleList(RowList[Person]):
         return tuple(cells)
 
 
-class PeopleScreen(ListScreen[PeopleList]):
+class PeopleScreen(ListScreen[PeopleList, Person]):
     """Screen that lists people."""
 
     LIST = PeopleList
@@ -202,15 +202,11 @@ class PeopleScreen(ListScreen[PeopleList]):
 
     # -- what the user does ----------------------------------------------------------------------------------------
 
-    def action_choose(self) -> None:
-        """Go back to the dashboard, and show only the processes of the person under the cursor."""
-        chosen = self.rows.selected
-        if chosen is not None:
-            self.dismiss(None)
-            actions_of(self).show_only_user(chosen.uid)
+    def choose(self, row: Person) -> None:
+        """Go back to the dashboard, and show only the processes of a person."""
+        self.dismiss(None)
+        actions_of(self).show_only_user(row.uid)
 
     def action_message(self) -> None:
-        """Copy a message to the person under the cursor, about all that they hold."""
-        chosen = self.rows.selected
-        if chosen is not None:
+        if (chosen := self.selected) is not None:
             actions_of(self).write_to_owner(self._frame, lambda row: row.process.uid == chosen.uid)

@@ -155,12 +155,10 @@ class TimeSheet(Sheet):
     graphs: TimeGraphs
 
     def action_span(self, seconds: float) -> None:
-        """Show another span."""
         self.graphs.set_span(float(seconds))
         self.redraw()
 
     def action_read(self, by: int) -> None:
-        """Move the cursor by a column."""
         self.graphs.move_cursor(by)
         self.redraw()
 
@@ -225,7 +223,6 @@ class FrameSheet(TimeSheet):
 
     @property
     def reading(self) -> bool:
-        """Whether the events log is being read."""
         return self._log is not None
 
     def redraw(self) -> None:

@@ -17,14 +17,12 @@ from gpuwatch.kill.queue import LEFT_ALONE, Key, QueuedStray
 from gpuwatch.model.fields import PROCESS
 from gpuwatch.model.snapshot import SourceState
 from gpuwatch.ui.actions import actions_of
-from gpuwatch.ui.draw.footer import Hint
-from gpuwatch.ui.draw.lines import Line
 from gpuwatch.ui.draw.notice import nothing_words
 from gpuwatch.ui.draw.row_list import Clicked, RowList
 from gpuwatch.ui.draw.table import Cell, Column, field_column
 from gpuwatch.ui.draw.theme import Background, Role, StyleSet
 from gpuwatch.ui.screens.dialog import ConfirmDialog
-from gpuwatch.ui.screens.list_screen import ListScreen, fact_lines
+from gpuwatch.ui.screens.list_screen import ListScreen
 
 if TYPE_CHECKING:
     from gpuwatch.monitor import Frame
@@ -34,35 +32,6 @@ WIDE: Final = 100
 """Least width for the column of commands."""
 NARROW: Final = 60
 """Least width for the column of idle times."""
-
-
-def columns(styles: StyleSet, width: int) -> list[Column]:
-    found = [
-        Column("box", "", 3, right=False),
-        field_column(STRAY["pid"], 8, role="muted", gap=1),
-        field_column(STRAY["gpu"], 6),
-        field_column(STRAY["memory"], 7, role="strong"),
-    ]
-    if width >= NARROW:
-        found.append(field_column(STRAY["idle"], 8 + styles.glyphs.ascii))
-    if width < WIDE:
-        return [*found, Column("why", "why", 0, right=False, gap=2)]
-    found.append(field_column(PROCESS["age"], 8, role="muted"))
-    why = Column("why", "why", (width - 47) * 3 // 5, right=False, gap=2)
-    return [*found, why, field_column(STRAY["command"], 0, role="muted", gap=2)]
-
-
-def _facts(stray: Stray, queued: QueuedStray | None) -> list[tuple[str, str]]:
-    first, *rest = stray.why or (stray.cause.value,)
-    context = stray.process.context
-    return [
-        ("command", stray.process.command or stray.process.name),
-        ("now", queued.message if queued is not None else ""),
-        ("why", f"{first} ({stray.sure.value})"),
-        *(("", words) for words in rest),
-        ("runs in", context.where if context else ""),
-        ("memory", "" if stray.listed else "not listed: its memory is part of the memory of unknown processes"),
-    ]
 
 
 def total(strays: Collection[Stray], possible: Collection[Stray] = ()) -> str:
@@ -89,7 +58,19 @@ class StrayList(RowList[Stray]):
         return row.key
 
     def columns(self, styles: StyleSet, width: int) -> list[Column]:
-        return columns(styles, width)
+        found = [
+            Column("box", "", 3, right=False),
+            field_column(STRAY["pid"], 8, role="muted", gap=1),
+            field_column(STRAY["gpu"], 6),
+            field_column(STRAY["memory"], 7, role="strong"),
+        ]
+        if width >= NARROW:
+            found.append(field_column(STRAY["idle"], 8 + styles.glyphs.ascii))
+        if width < WIDE:
+            return [*found, Column("why", "why", 0, right=False, gap=2)]
+        found.append(field_column(PROCESS["age"], 8, role="muted"))
+        why = Column("why", "why", (width - 47) * 3 // 5, right=False, gap=2)
+        return [*found, why, field_column(STRAY["command"], 0, role="muted", gap=2)]
 
     def cells(self, place: int, styles: StyleSet, background: Background) -> tuple[Cell, ...]:
         """Return the cells of a stray; once it is queued, its state replaces the reasons and the command."""
@@ -121,7 +102,7 @@ class StrayList(RowList[Stray]):
         return "box" if x < 6 else ""
 
 
-class StraysScreen(ListScreen[StrayList]):
+class StraysScreen(ListScreen[StrayList, Stray]):
     """Screen that lists the user's strays."""
 
     LIST = StrayList
@@ -181,14 +162,22 @@ class StraysScreen(ListScreen[StrayList]):
         chosen = f"{len(self.rows.chosen)} selected" if self.rows.chosen else ""
         return [(demo, "note"), (total(strays, possible), "muted"), (chosen, "note")]
 
-    def detail(self, width: int, lines: int) -> list[Line]:
-        chosen = self.rows.selected
-        facts = _facts(chosen, self._queued.get(chosen.key)) if chosen is not None else []
-        return fact_lines(facts, self.style_set, width, lines)
+    def facts(self, row: Stray) -> Sequence[tuple[str, str]]:
+        queued = self._queued.get(row.key)
+        first, *rest = row.why or (row.cause.value,)
+        context = row.process.context
+        return [
+            ("command", row.process.command or row.process.name),
+            ("now", queued.message if queued is not None else ""),
+            ("why", f"{first} ({row.sure.value})"),
+            *(("", words) for words in rest),
+            ("runs in", context.where if context else ""),
+            ("memory", "" if row.listed else "not listed: its memory is part of the memory of unknown processes"),
+        ]
 
-    def hints(self) -> list[Hint]:
-        """Return the keys, without those that need a row where there is none."""
-        return [hint for hint in super().hints() if self.rows.selected is not None or hint[2] == "close"]
+    def key_words(self) -> Mapping[str, str]:
+        """Leave out the keys that need a row where there is none."""
+        return {} if self.selected is not None else dict.fromkeys(("select", "end", "decide", "detail"), "")
 
     def notes(self) -> Sequence[str]:
         """Return the notes that `gpuwatch strays` prints, too."""
@@ -225,7 +214,6 @@ class StraysScreen(ListScreen[StrayList]):
         self.notify(why, markup=False, timeout=5)
 
     def action_detail(self) -> None:
-        """Show all that is known of the stray under the cursor."""
         chosen = self.rows.selected
         if chosen is not None and chosen.listed:
             actions_of(self).show_detail((chosen.gpus[0], *chosen.key))
@@ -233,7 +221,6 @@ class StraysScreen(ListScreen[StrayList]):
             self.notify("not listed: all that is known of it stands below the list", markup=False)
 
     def action_end(self) -> None:
-        """Ask whether to end the selected strays, one after the other."""
         chosen = [one for one in self.found() if one.key in self.rows.chosen]
         if not chosen:
             self.notify("select with Space what is to be ended", markup=False, timeout=4)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import ClassVar, Final
 
@@ -32,7 +31,7 @@ from gpuwatch.base.units import duration
 from gpuwatch.model.fields import PROCESS
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.actions import actions_of
-from gpuwatch.ui.draw.footer import Hint, hints
+from gpuwatch.ui.draw.footer import Hint
 from gpuwatch.ui.draw.lines import Line, LineBuilder, blank
 from gpuwatch.ui.draw.notice import nothing_words
 from gpuwatch.ui.draw.row_list import Clicked, RowList
@@ -151,7 +150,6 @@ def name_cell(branch: Branch, glyphs: Glyphs, room: int, *, is_open: bool) -> Ce
 
 
 def cell(column: str, node: Node, view: View) -> str:
-    """Return the text of a cell with one figure."""
     glyphs, started = view.styles.glyphs, node.totals.started
     if column == "age":
         return glyphs.missing if started is None else duration(view.frame.snapshot.taken - started)
@@ -159,7 +157,6 @@ def cell(column: str, node: Node, view: View) -> str:
 
 
 def every(nodes: Sequence[Node]) -> Iterator[Node]:
-    """Yield nodes, and all nodes below them."""
     for node in nodes:
         yield node
         yield from every(node.children)
@@ -195,7 +192,6 @@ class TreeList(RowList[Branch]):
         return self.selected.node if self.selected else None
 
     def update_nodes(self, nodes: Sequence[Node]) -> None:
-        """Replace the runs by those of a new frame."""
         self.nodes = self._order.sort(nodes, self.by)
         branches: list[Branch] = []
         for node in self.nodes:
@@ -225,7 +221,6 @@ class TreeList(RowList[Branch]):
         return list(ORDERS)
 
     def is_open(self, node: Node) -> bool:
-        """Return whether the nodes below a node are shown."""
         if not node.children:
             return False
         chosen = self._opened.get(node.key, self._every)
@@ -315,7 +310,7 @@ WHOLE: Final = 40
 """Cells of the longest part of a description that is never broken into two lines."""
 
 
-class TreeScreen(ListScreen[TreeList]):
+class TreeScreen(ListScreen[TreeList, Branch]):
     """Screen that shows runs as a tree."""
 
     LIST = TreeList
@@ -374,22 +369,22 @@ class TreeScreen(ListScreen[TreeList]):
         above = [blank(self.style_set, width)] * (len(drawn) < lines)
         return (above + drawn + [blank(self.style_set, width)] * lines)[:lines]
 
+    def key_words(self) -> Mapping[str, str]:
+        """Return what Enter and the arrows do on this node; for a run or a group, Enter does what one arrow does."""
+        node = self.rows.chosen
+        if node is None or node.is_listed:
+            return {}
+        if node.process is not None:
+            return {"choose": ""}
+        if self.rows.is_open(node):
+            return {"choose": "close", "left": "", "right": "step in"}
+        return {"choose": "open", "right": ""}
+
     def hints(self) -> list[Hint]:
-        """Return the keys, with what Enter does on this node."""
-        tree, keys = self.rows, {one.action: one for one in self.own_keys(self.KEYS)}
-        node = tree.chosen
-        if node is not None and node.process is None:  # Enter does what one of the arrows does
-            is_open = tree.is_open(node)
-            keys["choose"] = dataclasses.replace(keys["choose"], description="close" if is_open else "open")
-            del keys["left" if is_open else "right"]
-            if is_open:
-                keys["right"] = dataclasses.replace(keys["right"], description="step in")
-        elif node is not None and not node.is_listed:
-            del keys["choose"]
-        found = hints(list(keys.values()))
-        if self.style_set.glyphs.ascii:
-            found = [(key.replace("→", "+").replace("←", "-"), words, action) for key, words, action in found]
-        return found
+        shown = super().hints()
+        if not self.style_set.glyphs.ascii:
+            return shown
+        return [(key.replace("→", "+").replace("←", "-"), word, action) for key, word, action in shown]
 
     def why_empty(self) -> Sequence[str]:
         seen = self._frame.snapshot
@@ -438,6 +433,5 @@ class TreeScreen(ListScreen[TreeList]):
         actions_of(self).ask_to_end(target.row_key, whole_run=whole_run)
 
     def action_mine(self) -> None:
-        """Show only own runs, or everybody's."""
         self._mine = not self._mine
         self.refresh_frame(self._frame)
