@@ -16,7 +16,7 @@ from gpuwatch.fleet.reader import FleetReader
 from gpuwatch.fleet.ui.fleet_host_screen import FleetHostScreen
 from gpuwatch.fleet.ui.fleet_screens import VIEWS, FleetScreen, MapScreen
 from gpuwatch.ui.draw.keys import THEMES, Key, PaletteCommand, key_names
-from gpuwatch.ui.draw.sheet import Canvas, Fact, Page, Section
+from gpuwatch.ui.draw.sheet import Canvas, Fact, Section, SheetPage
 from gpuwatch.ui.options import Options
 from gpuwatch.ui.screens.sheet import Sheet
 from gpuwatch.ui.terminal_app import TerminalApp
@@ -132,7 +132,7 @@ class FleetHelp(Sheet):
         Binding("question_mark,f1", "close", "back", show=False, id="help.close", tooltip="Back"),
     ]
 
-    def make_page(self, canvas: Canvas) -> Page:
+    def make_page(self, canvas: Canvas) -> SheetPage:
         glyphs = canvas.styles.glyphs
         host_keys = [one for one in FleetHostScreen.BINDINGS if isinstance(one, Binding)]
         keys = {one.id: one for one in (*MapScreen.KEYS, *FleetScreen.VIEWS, *FleetScreen.KEYS, *host_keys)}
@@ -147,7 +147,7 @@ class FleetHelp(Sheet):
             Fact("45 s old", "the server could not be read since; the line below the title says why"),
             Fact("age", "time since the newest sample of the host"),
         )
-        return Page(
+        return SheetPage(
             f"gpuwatch {__version__} · fleet · help",
             [Section("Keys", tuple(shown))],
             [Section("Marks and terms", marks)],

@@ -20,7 +20,7 @@ from gpuwatch.model.snapshot import Reading, known
 from gpuwatch.ui.draw.graph import SPANS, Curve, Graph, Values, axis_top
 from gpuwatch.ui.draw.lines import Line, LineBuilder
 from gpuwatch.ui.draw.row_list import ItemCursor
-from gpuwatch.ui.draw.sheet import Canvas, Fact, Page, Part, Section
+from gpuwatch.ui.draw.sheet import Canvas, Fact, Part, Section, SheetPage
 from gpuwatch.ui.draw.theme import Role, StyleSet
 from gpuwatch.ui.draw.time_graphs import SMALL, TimeGraphs, largest
 from gpuwatch.ui.screens.sheet import TimeSheet
@@ -202,7 +202,7 @@ class FleetHostScreen(TimeSheet):
 
     # -- drawing ---------------------------------------------------------------------------------------------------
 
-    def make_page(self, canvas: Canvas) -> Page:
+    def make_page(self, canvas: Canvas) -> SheetPage:
         listed = next((host for host in self.fleet.hosts if host.name == self.host_name), None)
         self._host = listed or self._host
         host = self._host or Host(name=self.host_name)
@@ -224,7 +224,7 @@ class FleetHostScreen(TimeSheet):
         reading = ", reading" if not self._is_current and self._asked is not None else ""
         title = " · ".join(filter(None, (host.name, self._subject, old)))
         left, right = (blocks, lists) if canvas.two_columns else (lists, blocks)
-        return Page(title, left, right, f"last {SPANS[self.graphs.span]}{reading}", notice, over=listed is None)
+        return SheetPage(title, left, right, f"last {SPANS[self.graphs.span]}{reading}", notice, over=listed is None)
 
     @property
     def _subject(self) -> str:

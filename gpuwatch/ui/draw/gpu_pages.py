@@ -22,7 +22,7 @@ from gpuwatch.ui.draw.gpus import FAULTS, short_name, state_of
 from gpuwatch.ui.draw.graph import Curve, Graph, GraphLimit, Mark, axis_low, axis_top
 from gpuwatch.ui.draw.lines import Line, LineBuilder, blank
 from gpuwatch.ui.draw.row_list import ItemCursor
-from gpuwatch.ui.draw.sheet import REASONS, Canvas, Fact, Page, Part, Section, field_fact, reason_words, text_fact
+from gpuwatch.ui.draw.sheet import REASONS, Canvas, Fact, Part, Section, SheetPage, field_fact, reason_words, text_fact
 from gpuwatch.ui.draw.table import Cell, Column, Table, TableRow, field_column, title_line
 from gpuwatch.ui.draw.theme import Background, Role, StyleSet
 from gpuwatch.ui.draw.time_graphs import HIGH_GRAPH, SMALL, FrameGraphs, GraphBlock, largest, reach
@@ -106,11 +106,11 @@ class ProcessBlock(ItemCursor[Row]):
 # -- one GPU -------------------------------------------------------------------------------------------------------
 
 
-def gpu_page(gpu: Gpu | None, graphs: FrameGraphs, processes: ProcessBlock, canvas: Canvas) -> Page:
+def gpu_page(gpu: Gpu | None, graphs: FrameGraphs, processes: ProcessBlock, canvas: Canvas) -> SheetPage:
     """Return the page of a GPU as it was last listed, which may be before the newest frame; None for never."""
     frame = graphs.frame
     if gpu is None:
-        return Page(graphs.title("GPU"), (), notice="The driver does not list this GPU.", over=True)
+        return SheetPage(graphs.title("GPU"), (), notice="The driver does not list this GPU.", over=True)
     over = not any(gpu is listed for listed in frame.snapshot.gpus)
     notice = "The driver does not list this GPU any more. Last known values:"
     if not over:
@@ -141,7 +141,7 @@ def gpu_page(gpu: Gpu | None, graphs: FrameGraphs, processes: ProcessBlock, canv
         first, *others = blocks
         left, right = [first, *([] if room >= SMALL else others), *lists], [*(others if room >= SMALL else []), *facts]
     title = graphs.title(f"GPU {gpu.index} · {short_name(gpu.name) or '?'}")
-    return Page(title, left, right, graphs.span_words(), notice, over=over)
+    return SheetPage(title, left, right, graphs.span_words(), notice, over=over)
 
 
 def graph_heights(room: int, *, two_columns: bool) -> tuple[int, int]:
@@ -471,7 +471,7 @@ def gpus_page(
     block: GridBlock,
     canvas: Canvas,
     strays: Mapping[tuple[int, int], Stray],
-) -> Page:
+) -> SheetPage:
     """Return the page of all GPUs; `chosen` has the cursor, and what is not on screen from line `top` is not drawn."""
     gpus = graphs.frame.snapshot.gpus
     notice = "" if gpus else "No GPU is listed."
@@ -495,7 +495,7 @@ def gpus_page(
         cell.use.graph = graphs.graph("util", "%", [curve], 100.0, empty=reason_words(gpu.utilization), marks=marks)
         cell.title = _title_of(gpu, graphs, strays, is_chosen=gpu.key == chosen)
     title = graphs.title(f"GPUs · {graphs.span_words()}")
-    return Page(title, [block], title_end="memory by owner in GiB, utilization in % below", notice=notice)
+    return SheetPage(title, [block], title_end="memory by owner in GiB, utilization in % below", notice=notice)
 
 
 def _title_of(gpu: Gpu, graphs: FrameGraphs, strays: Mapping[tuple[int, int], Stray], *, is_chosen: bool) -> Line:

@@ -20,7 +20,7 @@ from gpuwatch.model.snapshot import Health, Holding, Presence, Process, Reason, 
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.draw.gpu_pages import gpu_section, is_used
 from gpuwatch.ui.draw.graph import Graph, GraphLimit, axis_top
-from gpuwatch.ui.draw.sheet import REASONS, Canvas, Fact, Page, Part, Section, field_fact, reason_words, text_fact
+from gpuwatch.ui.draw.sheet import REASONS, Canvas, Fact, Part, Section, SheetPage, field_fact, reason_words, text_fact
 from gpuwatch.ui.draw.time_graphs import SMALL, FrameGraphs, largest, reach
 from gpuwatch.ui.draw.view import strays_of
 from gpuwatch.ui.options import Options
@@ -192,12 +192,12 @@ def brief(held: Sequence[Row], snapshot: Snapshot) -> list[str]:
 
 def process_page(
     key: RowKey, held: Sequence[Row], seen: Snapshot, graphs: FrameGraphs, canvas: Canvas, options: Options
-) -> Page:
+) -> SheetPage:
     """Return the page of a process with the rows that a snapshot has of it: the newest, or the last that had any."""
     frame = graphs.frame
     if not held:
         title = graphs.title(f"process {key[1]}")
-        return Page(title, (), notice="This process is on no GPU any more.", over=True)
+        return SheetPage(title, (), notice="This process is on no GPU any more.", over=True)
     is_there = seen is frame.snapshot
     notice = "" if is_there else missing_words(held, seen, frame.snapshot)
     is_small = canvas.room(notice) < SMALL
@@ -216,7 +216,7 @@ def process_page(
         left, right = [*sections, *blocks, graphs.event_section(events), gpu], []
     gpus = ", ".join(str(index) for index in sorted({row.gpu.index for row in held}))
     title = f"{held[0].holding.pid} {held[0].process.name or '?'} · {held[0].owner} · GPU {gpus}"
-    return Page(graphs.title(title), left, right, graphs.span_words(), notice, over=not is_there)
+    return SheetPage(graphs.title(title), left, right, graphs.span_words(), notice, over=not is_there)
 
 
 def process_sections(held: Sequence[Row], frame: Frame, options: Options) -> list[Section]:

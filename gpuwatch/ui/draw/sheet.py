@@ -67,7 +67,7 @@ class Block(Protocol):
 Part = Section | Block
 
 
-class Page(NamedTuple):
+class SheetPage(NamedTuple):
     """Content of a sheet."""
 
     title: str
@@ -118,7 +118,7 @@ class Canvas(NamedTuple):
         runs = [(self.spell(notice), self.styles("warning"))]
         return wrapped_lines(runs, self.styles, self.width, 1) if notice else []
 
-    def title_line(self, page: Page) -> Line:
+    def title_line(self, page: SheetPage) -> Line:
         title, width = self.spell(page.title), self.width
         builder = LineBuilder(self.styles, "band").gap()
         builder.write(title, "strong", max(0, min(cell_len(page.title), width - 2)))
@@ -151,56 +151,46 @@ class SheetDrawing:
         """Parts in the order of the last drawing."""
         self.length = 0
         """Lines of the longer half."""
-        self._canvas: Canvas | None = None
+        self._styles: StyleSet | None = None
+        self._before: dict[Hashable, list[Line]] = {}
         self._drawn: dict[Hashable, list[Line]] = {}
         """Lines of the facts of the last drawing, by all that they are drawn from."""
 
-    def draw(self, page: Page, canvas: Canvas) -> list[Line]:
+    def draw(self, page: SheetPage, canvas: Canvas) -> list[Line]:
         """Return the lines between title and keys, with the position of the scroll bar at the right."""
-        before = self._drawn if self._canvas is not None and self._canvas.styles is canvas.styles else {}
-        self._canvas, self._drawn, self.placed = canvas, {}, []
+        self._before, self._drawn = self._drawn if canvas.styles is self._styles else {}, {}
+        self._styles, self.placed = canvas.styles, []
         left, right = canvas.widths
         # One above the other, both halves have their values after the same margin.
         halves = [(page.left, 1, left), (page.right, 1 + left + _BETWEEN, right)]
         halves = halves if canvas.two_columns else [((*page.left, *page.right), 1, left)]
-        self.length = max(self._place(page, parts, x, width, before) for parts, x, width in halves)
+        self.length = max(self._place(parts, x, width, canvas, over=page.over) for parts, x, width in halves)
         room = canvas.room(page.notice)
         self.top = max(0, min(self.top, self.length - room))
         return self._lines(canvas, room)
 
-    def _place(self, page: Page, parts: Sequence[Part], x: int, width: int, before: dict[Hashable, list[Line]]) -> int:
+    def _place(self, parts: Sequence[Part], x: int, width: int, canvas: Canvas, *, over: bool) -> int:
         """Place parts below each other; return the line at which they end."""
-        assert self._canvas is not None
-        labels, y, gap = label_cells(parts), self._canvas.margin, 0
+        labels, y, gap = label_cells(parts), canvas.margin, 0
         for part in parts:
             if isinstance(part, Section):
-                lines = self._section_lines(part, self._canvas, width, labels, page.over, before)
+                title = LineBuilder(canvas.styles).write(part.title, "strong").build(width)
+                lines = [
+                    title,
+                    *(line for fact in part.facts for line in self._fact(fact, canvas, width, labels, over)),
+                ]
             else:
-                lines = part.draw(self._canvas.styles, width)
+                lines = part.draw(canvas.styles, width)
             if lines:
                 self.placed.append(Placed(part, x, y, width, lines))
                 gap = 1 if isinstance(part, Section) else part.gap
                 y += len(lines) + gap
         return max(0, y - gap)
 
-    def _section_lines(
-        self,
-        section: Section,
-        canvas: Canvas,
-        width: int,
-        labels: int,
-        over: bool,
-        before: dict[Hashable, list[Line]],
-    ) -> list[Line]:
-        title_key = (section.title, width)
-        title = before.get(title_key) or [LineBuilder(canvas.styles).write(section.title, "strong").build(width)]
-        self._drawn[title_key] = title
-        lines = [*title]
-        for fact in section.facts:
-            key = (fact, width, labels, over)
-            drawn = self._drawn[key] = before.get(key) or fact_lines(fact, canvas, width, labels, over=over)
-            lines += drawn
-        return lines
+    def _fact(self, fact: Fact, canvas: Canvas, width: int, labels: int, over: bool) -> list[Line]:
+        key = (fact, width, labels, over)
+        self._drawn[key] = self._before.get(key) or fact_lines(fact, canvas, width, labels, over=over)
+        return self._drawn[key]
 
     def _lines(self, canvas: Canvas, room: int) -> list[Line]:
         rows: list[list[tuple[int, Line]]] = [[] for _ in range(room)]

@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 
 from gpuwatch.model.shares import unread_processes, unread_words
 from gpuwatch.ui.draw.keys import Key, key_names
-from gpuwatch.ui.draw.sheet import Canvas, Fact, Page, Section
+from gpuwatch.ui.draw.sheet import Canvas, Fact, Section, SheetPage
 from gpuwatch.ui.draw.theme import Glyphs, StyleSet
 from gpuwatch.ui.screens.sheet import Sheet
 from gpuwatch.version import __version__
@@ -62,11 +62,11 @@ class HelpScreen(Sheet):
         self._keys = keys
         self._frame = frame
 
-    def make_page(self, canvas: Canvas) -> Page:
+    def make_page(self, canvas: Canvas) -> SheetPage:
         is_replay = any(binding.id.startswith("replay.") for binding in self._keys)
         left = [*key_sections(self._keys), _FILTER]
         right = [*[_REPLAY] * is_replay, *_unread(self._frame), *legend(canvas.styles.glyphs)]
-        return Page(f"gpuwatch {__version__} · help", left, right, "gpuwatch docs: the guide")
+        return SheetPage(f"gpuwatch {__version__} · help", left, right, "gpuwatch docs: the guide")
 
 
 def _unread(frame: Frame | None) -> list[Section]:

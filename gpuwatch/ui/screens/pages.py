@@ -14,7 +14,7 @@ from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.draw.footer import Hint
 from gpuwatch.ui.draw.gpu_pages import GridBlock, ProcessBlock, gpu_page, gpus_page
 from gpuwatch.ui.draw.process_page import held_by, process_page
-from gpuwatch.ui.draw.sheet import Canvas, Page, Placed
+from gpuwatch.ui.draw.sheet import Canvas, Placed, SheetPage
 from gpuwatch.ui.draw.theme import StyleSet
 from gpuwatch.ui.options import Helpers, Options
 from gpuwatch.ui.screens.sheet import FrameSheet
@@ -64,7 +64,7 @@ class GpuScreen(FrameSheet):
     def observe(self) -> None:
         self._gpu = next((gpu for gpu in self.frame.snapshot.gpus if gpu.key == self._gpu_key), self._gpu)
 
-    def make_page(self, canvas: Canvas) -> Page:
+    def make_page(self, canvas: Canvas) -> SheetPage:
         return gpu_page(self._gpu, self.graphs, self.processes, canvas)
 
     def action_move(self, by: int) -> None:
@@ -126,7 +126,7 @@ class GpusScreen(FrameSheet):
         """The GPU under the cursor; the first one where that is not listed any more."""
         return next((gpu for gpu in self.gpus if gpu.key == self._chosen_key), next(iter(self.gpus), None))
 
-    def make_page(self, canvas: Canvas) -> Page:
+    def make_page(self, canvas: Canvas) -> SheetPage:
         key = self.chosen.key if self.chosen is not None else ""
         strays = {stray.key: stray for stray in actions_of(self).strays_of(self.frame).strays}
         return gpus_page(key, self.drawing.top, self.graphs, self.block, canvas, strays)
@@ -204,7 +204,7 @@ class DetailScreen(FrameSheet):
         if held := held_by(self._key[1:], self.frame, self._key[0]):
             self._held, self._seen = held, self.frame.snapshot
 
-    def make_page(self, canvas: Canvas) -> Page:
+    def make_page(self, canvas: Canvas) -> SheetPage:
         return process_page(self._key, self._held, self._seen, self.graphs, canvas, self._options)
 
     def hints(self) -> list[Hint]:

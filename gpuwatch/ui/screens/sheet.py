@@ -18,7 +18,7 @@ from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.draw.footer import Hint, hints
 from gpuwatch.ui.draw.graph import SPANS
 from gpuwatch.ui.draw.row_list import WHEEL
-from gpuwatch.ui.draw.sheet import Canvas, Page, Placed, SheetDrawing
+from gpuwatch.ui.draw.sheet import Canvas, Placed, SheetDrawing, SheetPage
 from gpuwatch.ui.draw.theme import StyleSet, make_styles
 from gpuwatch.ui.draw.time_graphs import FrameGraphs, GraphBlock, TimeGraphs
 from gpuwatch.ui.options import Helpers
@@ -49,11 +49,11 @@ class Sheet(FullScreen):
     def __init__(self, styles: StyleSet | None = None) -> None:
         super().__init__(styles or make_styles("gpuwatch-dark"))
         self.drawing = SheetDrawing()
-        self.page = Page("", ())
+        self.page = SheetPage("", ())
         self._body = LinePanel(id="body")
 
     @abstractmethod
-    def make_page(self, canvas: Canvas) -> Page:
+    def make_page(self, canvas: Canvas) -> SheetPage:
         """Return the page as it is now."""
 
     def compose(self) -> ComposeResult:
