@@ -10,7 +10,7 @@ from gpuwatch.base.errors import UsageError
 from gpuwatch.base.units import format_moment, long_duration, parse_moment
 from gpuwatch.model.snapshot import Snapshot
 from gpuwatch.recorder.recording import Recording
-from gpuwatch.recorder.replay import gap_limit
+from gpuwatch.recorder.replay import shortest_gap
 
 
 def open_recording(files: Iterable[str]) -> Recording:
@@ -45,7 +45,7 @@ def recorded_snapshot(recording: Recording, at: float) -> tuple[Snapshot, str]:
         found = snapshot
     if found is None:
         raise UsageError(f"no snapshot of {format_moment(at)} can be read")
-    if after is None or at <= found.taken or after.taken - found.taken < gap_limit(found):
+    if after is None or at <= found.taken or after.taken - found.taken < shortest_gap(found):
         return found, ""
     span = f"{format_moment(found.taken)} to {format_moment(after.taken)}"
     gap = long_duration(after.taken - found.taken)

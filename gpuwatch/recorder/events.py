@@ -86,7 +86,7 @@ def read_events(path: Path, since: float | None = None, *, named: bool = False, 
             found = connection.execute("SELECT alert FROM events WHERE ended IS NULL OR ended >= ?", (since or 0.0,))
             alerts = [_decode_alert(row[0]) for row in found]
             rows = connection.execute("SELECT since, until, lost FROM gaps WHERE until >= ?", (since or 0.0,))
-            gaps = [Gap(float(row[0]), float(row[1]), int(row[2])) for row in rows if are_numbers(row)]
+            gaps = [Gap(float(row[0]), float(row[1]), int(row[2])) for row in rows if _are_numbers(row)]
             written = read_about(connection, "written")
             firsts = [connection.execute(f"SELECT min(at) FROM {name}").fetchone() for name in _BY_MINUTE]
             with contextlib.suppress(ValueError):  # a public day says when its service began
@@ -110,7 +110,7 @@ def read_events(path: Path, since: float | None = None, *, named: bool = False, 
         damaged=alerts.count(None),
         watched=watched,
         watched_until=None if watched else touched,
-        since=min((float(row[0]) for row in firsts if are_numbers(row)), default=None),
+        since=min((float(row[0]) for row in firsts if _are_numbers(row)), default=None),
         exists=True,
     )
 
@@ -199,5 +199,5 @@ def _clean(words: str, limit: int = _SHORT) -> str:
     return words if len(words) <= limit and _PLAIN.fullmatch(words) else text.clean(words, limit)
 
 
-def are_numbers(row: tuple[object, ...]) -> bool:
+def _are_numbers(row: tuple[object, ...]) -> bool:
     return all(isinstance(value, int | float) and 0 <= value < _FAR for value in row)

@@ -122,7 +122,7 @@ class EventsPart(Part):
             self._record(self._take_over() if self._open is None else self._open)
             self.error = ""
 
-    def leave(self) -> None:
+    def finish(self) -> None:
         """Write all that is left, and the present state of the active alerts."""
         if self._open is not None and self._lock.held:
             if self._settle_at is None:

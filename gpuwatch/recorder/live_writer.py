@@ -159,7 +159,7 @@ class LiveFile:
         self._pace = pace
         self._frame: Frame | None = None
         self._was_leader = False
-        self._worker = Worker("gpuwatch-live", self._task, last=self._leave)
+        self._worker = Worker("gpuwatch-live", self._task, last=self._finish)
 
     def take(self, frame: Frame) -> None:
         """Replace the frame that is written next."""
@@ -176,7 +176,7 @@ class LiveFile:
         try:
             self._was_leader = self._is_leader()
             if not self.is_wanted:
-                self._leave()
+                self._finish()
             elif frame is not None and self._was_leader:
                 made = make_status(frame.snapshot, frame.alerts, frame.received, frame.history)
                 status = msgspec.structs.replace(made, sends=self.sends)
@@ -199,7 +199,7 @@ class LiveFile:
             mode = 0o644 if self._public else 0o600
             files.replace_file(folder, FILE, msgspec.json.encode(status), durable=False, mode=mode)
 
-    def _leave(self) -> None:
+    def _finish(self) -> None:
         if self._was_leader:
             with contextlib.suppress(OSError):  # the session's folder went first
                 (self._folder / FILE).unlink()

@@ -111,7 +111,7 @@ class MarksPart(Part):
             self._look()
         self.error = ""
 
-    def leave(self) -> None:
+    def finish(self) -> None:
         """Save the marks that the user changed."""
         self._compare()
         if self._change:

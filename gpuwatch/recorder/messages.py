@@ -159,7 +159,7 @@ class MessageSchedule:
         """By rule the end of its cool-down, and the worst severity that was sent in it."""
         self._window: float | None = None
         """Time at which the messages that are being gathered are sent; None where none is."""
-        self._found: set[str] = set()
+        self._inherited: set[str] = set()
         """Keys of active alerts that were never in `raised`, and that no gpuwatch is known to have sent."""
         self._sent: frozenset[str] = frozenset()
         """Keys of alerts whose message was sent, by this gpuwatch or by one that recorded before. Nobody else decides
@@ -180,7 +180,7 @@ class MessageSchedule:
         for alert in held:
             if alert.key in self._reported.keys() - self._sent:
                 del self._reported[alert.key]
-                self._found.add(alert.key)
+                self._inherited.add(alert.key)
                 self._cooldowns.pop(alert.rule, None)
         for alert in events:
             if alert.sent:
@@ -204,9 +204,9 @@ class MessageSchedule:
             if (key := keys.get(self._reported[old].id)) is not None:  # its GPU has a name now
                 self._reported[key] = self._reported.pop(old)
                 self._sent |= {key} if old in self._sent else set()
-        self._found |= (ended | self._active).keys() - before.keys() - new
+        self._inherited |= (ended | self._active).keys() - before.keys() - new
         self._count_as_reported(ended | self._active)
-        self._found &= self._active.keys()
+        self._inherited &= self._active.keys()
         self._sent -= (ended.keys() | before.keys()) - self._active.keys()
         for key, reported in list(self._reported.items()):
             if key not in self._active:
@@ -219,7 +219,7 @@ class MessageSchedule:
 
     def begin(self) -> None:
         """Send from now on, with all that holds and was not sent; before, messages had nowhere to go."""
-        self._found |= self._reported.keys() - self._sent
+        self._inherited |= self._reported.keys() - self._sent
         self._reported = {key: alert for key, alert in self._reported.items() if key in self._sent}
         self._cooldowns.clear()
 
@@ -253,7 +253,7 @@ class MessageSchedule:
         """Return the alerts that are to be reported, without those that wait for the cool-down of their rule."""
         found = []
         for key, alert in self._active.items():
-            if key in self._found and not self.is_leader:
+            if key in self._inherited and not self.is_leader:
                 continue
             reported = self._reported.get(key)
             until, worst = self._cooldowns.get(alert.rule, (-math.inf, alert.severity))
@@ -270,10 +270,10 @@ class MessageSchedule:
 
     def _count_as_reported(self, alerts: Mapping[str, Alert]) -> None:
         """Count those of some alerts as reported that were found, and that another gpuwatch has sent."""
-        for key in self._found & self._sent & alerts.keys():
+        for key in self._inherited & self._sent & alerts.keys():
             if self._is_wanted(alerts[key], max(alerts[key].severity, alerts[key].most)):
                 self._reported.setdefault(key, alerts[key])
-        self._found -= self._sent
+        self._inherited -= self._sent
 
     def _is_wanted(self, alert: Alert, severity: Severity) -> bool:
         """Return whether an alert of a severity is worth a message."""

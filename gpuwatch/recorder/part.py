@@ -91,7 +91,7 @@ class Part:
         """Do the work that is due; raises StoreError and OSError."""
         raise NotImplementedError
 
-    def leave(self) -> None:
+    def finish(self) -> None:
         """Write all that is left, before the lock is released."""
         raise NotImplementedError
 

@@ -109,7 +109,7 @@ class UsagePart(Part):
         self._prune()
         self.error = ""
 
-    def leave(self) -> None:
+    def finish(self) -> None:
         """Write the sums."""
         if self._lock_held():
             self._write(last=True)
@@ -176,7 +176,7 @@ class PublicPart(Part):
                 self._days.write(self._wall(), self._usage.settings.keep)
             self.error = ""
 
-    def leave(self) -> None:
+    def finish(self) -> None:
         """Publish what was recorded last."""
         self._set("public", 0.0)
         self.step()
@@ -229,7 +229,7 @@ class Recorder:
         self._pace = pace
         self._note: tuple[str, float] = ("", 0.0)
         """Message that a damaged file was renamed, and the time until which it is shown."""
-        self._worker = Worker("gpuwatch-recorder", self._task, last=self._leave)
+        self._worker = Worker("gpuwatch-recorder", self._task, last=self._finish)
 
     @property
     def trouble(self) -> str:
@@ -271,7 +271,7 @@ class Recorder:
     def _task(self) -> float:
         if self.lock.held and self.lock.is_wanted:
             for part in self._parts:
-                part.run(part.leave)
+                part.run(part.finish)
             self.lock.release()
         for part in self._parts:
             part.run(part.step)
@@ -288,9 +288,9 @@ class Recorder:
         for part in self._parts:
             part.begin_anew()
 
-    def _leave(self) -> None:
+    def _finish(self) -> None:
         for part in self._parts:
-            part.run(part.leave)
+            part.run(part.finish)
         self.lock.close()
 
 

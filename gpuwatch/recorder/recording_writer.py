@@ -119,7 +119,7 @@ class RecordingWriter:
             self._lock.release()
             words = str(error) if isinstance(error, StoreError) else f"{clean(str(path))}: {files.reason(error)}"
             raise UsageError(f"--record: {words}; give a new file, or a recording of gpuwatch") from None
-        self._worker = Worker("gpuwatch-recording", self._task, last=self._leave)
+        self._worker = Worker("gpuwatch-recording", self._task, last=self._finish)
 
     @property
     def trouble(self) -> str:
@@ -196,7 +196,7 @@ class RecordingWriter:
         due = [self._began + self._pace] * bool(self._lines) + [self._retry_at] * bool(self._rows)
         return max(0.0, min(due) - time.monotonic()) if due else None
 
-    def _leave(self) -> None:
+    def _finish(self) -> None:
         self._task()
         if self._lines:
             self._end_row(last=True)

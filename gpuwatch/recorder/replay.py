@@ -253,7 +253,7 @@ class Replay:
             self._take()
         newest, gap = self._newest, self._gap_ahead()
         if newest is not None:
-            if gap is not None and newest.taken + gap_limit(newest) <= target:
+            if gap is not None and newest.taken + shortest_gap(newest) <= target:
                 self._gap = gap
             self._set_anchor(newest.taken)
             if is_far:  # now, and not before: both would take longer
@@ -296,11 +296,11 @@ class Replay:
     def _gap_ahead(self) -> tuple[float, float] | None:
         """Return the gap between the newest snapshot and the one after it; None for none."""
         newest, ahead = self._newest, self._ahead
-        if newest is None or ahead is None or ahead.taken - newest.taken < gap_limit(newest):
+        if newest is None or ahead is None or ahead.taken - newest.taken < shortest_gap(newest):
             return None
         return newest.taken, ahead.taken
 
 
-def gap_limit(snapshot: Snapshot) -> float:
+def shortest_gap(snapshot: Snapshot) -> float:
     """Return the seconds without another snapshot from which on there is a gap after this one."""
     return max(GAP, _GAP_INTERVALS * snapshot.interval)
