@@ -14,8 +14,7 @@ from gpuwatch.base import units
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.events import NOT_RUNNING, UNWATCHED, read_events, write_events
 from gpuwatch.recorder.opening import check_pages
-from gpuwatch.recorder.part import Pace, Part, RecorderLock
-from gpuwatch.recorder.store import Store
+from gpuwatch.recorder.part import Part, RecorderContext
 
 NOT_SEEN: Final = "its end was not recorded"
 MOST: Final = 10_000
@@ -29,18 +28,15 @@ class EventsPart(Part):
 
     def __init__(
         self,
-        store: Store,
-        lock: RecorderLock,
+        context: RecorderContext,
         restore: Callable[[Sequence[Alert]], object],
-        pace: Pace,
-        wall: Callable[[], float],
         was_sent: Callable[[Alert], bool],
     ) -> None:
-        super().__init__(store, pace, wall)
+        """`restore` and `was_sent` are those of `Recorder`."""
+        super().__init__(context)
         self._was_sent = was_sent
         self.is_settled = False
         """Whether it is known which events of before still hold."""
-        self._lock = lock
         self._restore = restore
         # What the monitor's thread hands over, under the guard.
         self._news: dict[str, Alert] = {}

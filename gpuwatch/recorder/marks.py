@@ -10,9 +10,8 @@ from typing import Final, TypeAlias
 from gpuwatch.alerts.alert import NO_ATTENTION, Acknowledgement, Attention, Mute, Severity
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.opening import reading
-from gpuwatch.recorder.part import Pace, Part
+from gpuwatch.recorder.part import Part, RecorderContext
 from gpuwatch.recorder.paths import file_state
-from gpuwatch.recorder.store import Store
 
 _MOST_MARKS: Final = 1000
 """Acknowledgements and mutes that are kept, at most: the newest ones."""
@@ -67,10 +66,8 @@ def read_marks(connection: Connection) -> Attention:
 class MarksPart(Part):
     """Part that saves marks, and keeps them the same in all gpuwatches of a user on a host."""
 
-    def __init__(
-        self, store: Store, attend: Callable[[Attention], object], pace: Pace, wall: Callable[[], float]
-    ) -> None:
-        super().__init__(store, pace, wall)
+    def __init__(self, context: RecorderContext, attend: Callable[[Attention], object]) -> None:
+        super().__init__(context)
         self._attend = attend
         self._frames: deque[tuple[Attention, Attention]] = deque()
         """For each frame its marks, and the marks that were last handed over before it."""

@@ -65,11 +65,22 @@ class RecorderLock(files.FileLock):
             self._watch.release()
 
 
+class RecorderContext(NamedTuple):
+    """What all parts of a recorder share."""
+
+    store: Store
+    lock: RecorderLock
+    """Lock of the user's store."""
+    pace: Pace
+    wall: Callable[[], float]
+    """Wall clock."""
+
+
 class Part:
     """Part of the recorder: does a step again and again; after an error it waits before the next one."""
 
-    def __init__(self, store: Store, pace: Pace, wall: Callable[[], float]) -> None:
-        self.store, self._pace, self._wall = store, pace, wall
+    def __init__(self, context: RecorderContext) -> None:
+        self.store, self._lock, self._pace, self._wall = context
         self._guard = threading.Lock()
         """Guards what the monitor's thread hands over."""
         self._due: dict[str, float] = {}

@@ -34,7 +34,7 @@ from gpuwatch.recorder.events_writer import EventsPart
 from gpuwatch.recorder.live_writer import LiveFile
 from gpuwatch.recorder.marks import MarksPart
 from gpuwatch.recorder.messages import Messenger
-from gpuwatch.recorder.part import Pace, Part, RecorderLock
+from gpuwatch.recorder.part import Pace, Part, RecorderContext, RecorderLock
 from gpuwatch.recorder.paths import own_store
 from gpuwatch.recorder.public import PublicDays, Publish, is_use_public
 from gpuwatch.recorder.store import Store
@@ -65,16 +65,12 @@ class UsagePart(Part):
 
     def __init__(
         self,
-        store: Store,
-        lock: RecorderLock,
+        context: RecorderContext,
         settings: UsageSettings,
-        pace: Pace,
-        wall: Callable[[], float],
         is_kept_elsewhere: Callable[[float], bool] = lambda now: False,
     ) -> None:
         """`is_kept_elsewhere` returns whether somebody else keeps use at a wall-clock time; means are kept anyway."""
-        super().__init__(store, pace, wall)
-        self._lock = lock
+        super().__init__(context)
         self._is_kept_elsewhere = is_kept_elsewhere
         self.settings = settings
         """May be replaced at any time."""
@@ -82,7 +78,7 @@ class UsagePart(Part):
         """Guarded; None where nothing was counted since use is kept, or since another gpuwatch wrote."""
         self._waiting: deque[Sums] = deque(maxlen=_MOST_SUMS)
         """Sums that are not written yet."""
-        self._set("usage", pace.usage)
+        self._set("usage", self._pace.usage)
 
     def take(self, frame: Frame) -> bool:
         """Count the use of a frame; a demo's is ignored."""
@@ -150,17 +146,9 @@ class UsagePart(Part):
 class PublicPart(Part):
     """Part that publishes the days of the machine's service, where it holds the lock."""
 
-    def __init__(
-        self,
-        days: PublicDays,
-        events: EventsPart,
-        usage: UsagePart,
-        lock: RecorderLock,
-        pace: Pace,
-        wall: Callable[[], float],
-    ) -> None:
-        super().__init__(usage.store, pace, wall)
-        self._days, self._events, self._usage, self._lock = days, events, usage, lock
+    def __init__(self, context: RecorderContext, days: PublicDays, events: EventsPart, usage: UsagePart) -> None:
+        super().__init__(context)
+        self._days, self._events, self._usage = days, events, usage
 
     def configure(self, publish: Publish) -> None:
         """Publish other facts from now on."""
@@ -209,24 +197,23 @@ class Recorder:
         message about an alert was sent. Where only a `part` of the GPUs is watched, marks alone are kept. `watch` is
         whether this is a `gpuwatch watch`.
         """
-        pace = pace or Pace()
         path = own_store(folder)
-        store = make_store(path)
         self.lock = RecorderLock(path, watch=watch)
         """Lock of the user's store."""
+        context = RecorderContext(make_store(path), self.lock, pace or Pace(), wall)
         self.events: EventsPart | None = None
         self.usage: UsagePart | None = None
-        self._parts: list[Part] = [MarksPart(store, attend, pace, wall)]
+        self._parts: list[Part] = [MarksPart(context, attend)]
         if not part:
-            self.events = EventsPart(store, self.lock, restore, pace, wall, was_sent)
+            self.events = EventsPart(context, restore, was_sent)
             others = () if days is not None else (is_use_public,)
-            self.usage = UsagePart(store, self.lock, usage or UsageSettings(), pace, wall, *others)
+            self.usage = UsagePart(context, usage or UsageSettings(), *others)
             self._parts = [self.events, *self._parts, self.usage]
         self._public: PublicPart | None = None
         if days is not None and self.events is not None and self.usage is not None:
-            self._public = PublicPart(days, self.events, self.usage, self.lock, pace, wall)
+            self._public = PublicPart(context, days, self.events, self.usage)
             self._parts.append(self._public)
-        self._pace = pace
+        self._context = context
         self._note: tuple[str, float] = ("", 0.0)
         """Message that a damaged file was renamed, and the time until which it is shown."""
         self._worker = Worker("gpuwatch-recorder", self._task, last=self._finish)
@@ -280,11 +267,11 @@ class Recorder:
         is_damaged = any(part.is_damaged for part in self._parts if part is not self._public)
         if events is not None and events.is_leader and is_damaged:
             events.run(self._set_aside)
-        return self._pace.poll
+        return self._context.pace.poll
 
     def _set_aside(self) -> None:
         """Rename the damaged file, and make every part write to a new one."""
-        self._note = (self._parts[0].store.set_aside(), time.monotonic() + _SHOWN)
+        self._note = (self._context.store.set_aside(), time.monotonic() + _SHOWN)
         for part in self._parts:
             part.begin_anew()
 
