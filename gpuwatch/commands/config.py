@@ -24,7 +24,7 @@ from gpuwatch.config.types import Config
 from gpuwatch.recorder.messages import check_program
 from gpuwatch.recorder.messages import check_urls as ask_apprise
 
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 CheckUrls = Callable[[Sequence[str]], Sequence[str]]

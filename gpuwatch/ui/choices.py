@@ -20,7 +20,6 @@ if TYPE_CHECKING:  # the sampler waits for the interval, and need not wait for w
     from gpuwatch.ui.options import Options
 
 FILE: Final = "dashboard.json"
-_MOST_BYTES: Final = 1 << 16
 
 
 class Choices(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -64,13 +63,11 @@ def read_choices(fixed: Collection[str] = ()) -> Remembered:
     """Read the file; one that cannot be read or is damaged counts as empty, and the notice says why."""
     path = files.state_folder() / FILE
     try:
-        with open(files.open_ordinary(path), "rb") as opened:
-            content = opened.read(_MOST_BYTES)
-        return Remembered(msgspec.json.decode(content, type=Choices), fixed)
+        return Remembered(msgspec.json.decode(path.read_bytes(), type=Choices), fixed)
     except FileNotFoundError:
         notice = ""
     except OSError as error:
         notice = f"earlier choices are not known: {files.words(error, path)}"
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         notice = clean(f"earlier choices are not known: {files.shown_path(path)} is damaged: {error}", 200)
     return Remembered(fixed=fixed, notice=notice)

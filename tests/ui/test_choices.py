@@ -58,7 +58,6 @@ def test_the_configuration_and_flags_win() -> None:
         b"",
         b"{",
         b"\xff\xfe",
-        b"[" * 10_000,
         b'{"theme": "pink"}',
         b'{"columns": ["x"]}',
         b'{"interval": 0}',
