@@ -101,11 +101,11 @@ def open_source(
     only: Sequence[int] = (),
     tmux: bool = False,
     once: bool = False,
-    patient: bool = False,
+    long_search: bool = False,
 ) -> Source:
     """Open the snapshots of this machine, or of the demo; raises UsageError and UnavailableError.
 
-    With `once` there is a single snapshot; with `patient` it includes the search for processes that are not listed.
+    With `once` there is a single snapshot; with `long_search` it waits longer for processes that are not listed.
     """
     if args.demo:
         from gpuwatch.sources.demo import GPUS, DemoSource
@@ -120,13 +120,13 @@ def open_source(
         tmux=tmux,
         reservations=str(args.reservations or ""),
         once=once,
-        patient=patient,
+        long_search=long_search,
     )
     # Before the next import, which the sampler need not wait for.
     child = configured_sampler(sampler, msgspec.to_builtins(options))
     from gpuwatch.sources.local import LocalSource
 
-    return LocalSource(msgspec.structs.replace(options, once=False, patient=False), first=child)
+    return LocalSource(msgspec.structs.replace(options, once=False, long_search=False), first=child)
 
 
 def read_snapshot(
@@ -135,11 +135,11 @@ def read_snapshot(
     sampler: SamplerProcess | None,
     *,
     tmux: bool = False,
-    patient: bool = False,
+    long_search: bool = False,
     required: bool = True,
 ) -> Snapshot:
     """Take one snapshot; raises UnavailableError without an answer of the driver, and without a `required` GPU."""
-    source = open_source(args, config, sampler, tmux=tmux, once=True, patient=patient)
+    source = open_source(args, config, sampler, tmux=tmux, once=True, long_search=long_search)
     try:
         snapshot = first_snapshot(source)
     finally:

@@ -121,7 +121,9 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None, limits: Stray
     limits = limits or stray_limits(config)
     damaged: list[str] = []
     snapshot = (
-        demo() if args.demo else seen_by_caller(read_snapshot(args, config, sampler, tmux=config.tmux, patient=True))
+        demo()
+        if args.demo
+        else seen_by_caller(read_snapshot(args, config, sampler, tmux=config.tmux, long_search=True))
     )
     kept = idle_times(snapshot, warn=damaged.append)
     if not snapshot.demo:

@@ -37,8 +37,8 @@ from gpuwatch.sampler.protocol import SHORTEST, Exit, SamplerCommand, SamplerOpt
 from gpuwatch.sampler.reservations import SHARED, ReservationReader, reservation_folders
 from gpuwatch.sampler.shared_page import SharedPage
 from gpuwatch.sampler.unlisted import (
+    LONG,
     ONCE,
-    PATIENT,
     STEP,
     OpenFileSearch,
     candidates,
@@ -234,8 +234,8 @@ class Sampler:
         if self._options.once and self._search and rows:
             read = self._read_owners(listed, is_sure=is_sure)
             self._annotate(rows, read)  # the inspector, another process, begins
-            patient = self._options.patient or any(map(has_gap, rows))
-            self._search.run_once(PATIENT if patient else ONCE if any(map(is_held, rows)) else STEP)
+            is_long = self._options.long_search or any(map(has_gap, rows))
+            self._search.run_once(LONG if is_long else ONCE if any(map(is_held, rows)) else STEP)
             if search:
                 read = (*read, *self._owners.read({one.pid for one in candidates(search.found, listed)}))
         else:

@@ -30,7 +30,7 @@ class SamplerOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """An earlier sampler found all of `only`: a GPU that is missing now has disappeared."""
     once: bool = False
     """Write a single snapshot and end."""
-    patient: bool = False
+    long_search: bool = False
     """Let a single snapshot wait longer for the search for processes that have GPUs open without being listed."""
     events: bool = True
     """Receive the driver's events (XIDs); a single snapshot never does."""

@@ -30,8 +30,8 @@ PAUSE = 0.05
 """Seconds between two steps of a search, which takes no more than 1/25 of a core."""
 ONCE = 0.05
 """Seconds of the search for a single snapshot, at most: in that time it reads some 700 processes."""
-PATIENT = 1.0
-"""Seconds of the search for a single snapshot with `SamplerOptions.patient`, or with memory to explain, at most."""
+LONG = 1.0
+"""The same with `SamplerOptions.long_search`, or with memory to explain."""
 MOST_FILES = 1024
 """Open files of one process that are read, at most, the lowest numbers first: CUDA opens its files early."""
 MOST = 256

@@ -51,7 +51,7 @@ def test_no_device_that_a_process_has_open_proves_whose_pids_the_driver_lists(dr
     confine(tmp_path / "proc")
     for number, name in enumerate(("nvidiactl", "nvidia-uvm", "nvidia0"), 3):
         (tmp_path / f"proc/{ME}/fd/{number}").symlink_to(f"/dev/{name}")
-    snapshot, _ = once(eight(driver).env(), patient=True, proc=str(tmp_path / "proc"))
+    snapshot, _ = once(eight(driver).env(), long_search=True, proc=str(tmp_path / "proc"))
     assert [(one.presence, one.uid) for one in snapshot.processes] == [(Presence.UNSURE, None)]
     assert snapshot.unlisted == ()
 

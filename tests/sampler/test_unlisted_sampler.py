@@ -123,7 +123,7 @@ def test_where_nothing_is_asked_of_processes_nobody_is_searched_for(driver: Driv
 def test_one_gpu_alone_says_nothing_of_those_that_may_be_on_others(driver: Driver) -> None:
     with GpuHolder(devices=(*CUDA, "nvidia1"), children=1) as held:
         env = training(driver, held.pid).env()
-        assert of(once(env, patient=True, only=[1])[0], *held.children) == {}
-        snapshot, _ = once(env, patient=True)
+        assert of(once(env, long_search=True, only=[1])[0], *held.children) == {}
+        snapshot, _ = once(env, long_search=True)
     assert {*of(snapshot, held.pid, *held.children)} == {*held.children}
     assert snapshot.searched > 0
