@@ -102,5 +102,4 @@ class StableOrder(Generic[T]):
 
 
 def process_order() -> StableOrder[Row]:
-    """Return a stable order of the process list."""
     return StableOrder(PROCESS, lambda row: row.key, _place)

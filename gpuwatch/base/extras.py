@@ -32,7 +32,7 @@ def install_hint(extra: str, prefix: Path | None = None) -> str:
 
 def packages_of(extra: str) -> list[str]:
     """Return the packages of an extra with their versions, as gpuwatch's own metadata names them."""
-    from importlib import metadata  # it takes 25 ms, and nearly nobody needs it
+    from importlib import metadata  # it is slow, and nearly nobody needs it
 
     for name in _NAMES:
         try:

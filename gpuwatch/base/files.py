@@ -302,7 +302,6 @@ class FileLock:
 
     @property
     def held(self) -> bool:
-        """Whether this object holds the lock."""
         return self._file is not None
 
     def acquire(self) -> bool:

@@ -259,7 +259,7 @@ _MODEL_WORDS = _words(
 # `--no-auth train.py`: a switch, whose next argument is not its value.
 _SWITCH_WORDS = _words("no disable enable with without use skip require ask prompt has is allow")
 
-# Compiled on first use: together they take 4 ms, and `--once` on a machine without secrets needs none.
+# Compiled on first use: `--once` on a machine without secrets needs none.
 _compiled = functools.cache(re.compile)
 
 _QUOTED = r"[\s'\"]"

@@ -71,7 +71,7 @@ class Worker:
         Where the thread cannot be started, the future has a NoThreadError, and the call is not run; the next call tries
         again.
         """
-        from concurrent.futures import Future  # 4 ms, which the sampler does without
+        from concurrent.futures import Future  # the sampler does without
 
         future: Future[Any] = Future()
         with self._changed:

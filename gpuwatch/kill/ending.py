@@ -287,7 +287,6 @@ class Ending:
             self._poll(now)
 
     def observe(self, snapshot: Snapshot) -> None:
-        """Add a new snapshot."""
         self._latest = snapshot
         if self.exited and self._memory is not None:
             self._memory.observe(snapshot)

@@ -62,7 +62,6 @@ class FreedMemory:
             memory.samples = 0
 
     def observe(self, snapshot: Snapshot) -> None:
-        """Add a snapshot."""
         for gpu in snapshot.gpus:
             if memory := self._gpus.get(gpu.key):
                 memory.samples += gpu.sampled > memory.after.sampled

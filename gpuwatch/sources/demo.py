@@ -141,7 +141,6 @@ class DemoScript(msgspec.Struct, frozen=True):
 
 
 def uuid(gpu: int) -> str:
-    """Return the UUID of a GPU."""
     return f"GPU-{crc32(b'demo%d' % gpu):08x}-5a1d-4c0e-9f3b-{gpu:012x}"
 
 
@@ -212,12 +211,10 @@ class DemoSource:
         return snapshot
 
     def set_interval(self, seconds: float) -> None:
-        """Make a snapshot every `seconds` from now on."""
         self._interval = seconds
         self._due = min(self._due, self._clock() + seconds)
 
     def poke(self) -> None:
-        """Make the next snapshot due at once."""
         self._due = self._clock()
 
     def set_shares(self, _shares: Sequence[Share]) -> None:
@@ -234,7 +231,6 @@ class DemoSource:
         self._ends = {**ended, **self._ends}
 
     def close(self) -> None:
-        """Close the source; a waiting `next` returns."""
         self._closed.set()
 
     def at(self, t: float) -> Snapshot:

@@ -28,6 +28,7 @@ from gpuwatch.model.snapshot import (
     SCHEMA,
     Gpu,
     Health,
+    Holding,
     Place,
     Presence,
     Process,
@@ -296,7 +297,6 @@ class LocalSource:
         return None
 
     def set_interval(self, seconds: float) -> None:
-        """Request a snapshot every `seconds` from now on."""
         self._options = replace(self._options, interval=seconds)
         if self._child is not None:
             self._child.send(interval=seconds)
@@ -611,25 +611,17 @@ def keep_known(snapshot: Snapshot, before: Mapping[int, Process]) -> Snapshot:
     kept = {}
     for process in snapshot.processes:
         known = before.get(process.pid)
-        if known is not None:
-            now = _with_known(process, known)
-            if now is not process:
-                kept[process.pid] = now
+        if known is not None and (now := _with_known(process, known)) is not process:
+            kept[process.pid] = now
     if not kept:
         return snapshot
-    return replace(
-        snapshot,
-        processes=tuple(kept.get(one.pid, one) for one in snapshot.processes),
-        gpus=tuple(
-            replace(
-                gpu,
-                holdings=tuple(
-                    replace(one, start=kept[one.pid].start) if one.pid in kept else one for one in gpu.holdings
-                ),
-            )
-            for gpu in snapshot.gpus
-        ),
-    )
+
+    def with_start(holding: Holding) -> Holding:
+        return replace(holding, start=kept[holding.pid].start) if holding.pid in kept else holding
+
+    processes = tuple(kept.get(process.pid, process) for process in snapshot.processes)
+    gpus = tuple(replace(gpu, holdings=tuple(map(with_start, gpu.holdings))) for gpu in snapshot.gpus)
+    return replace(snapshot, processes=processes, gpus=gpus)
 
 
 def _with_known(process: Process, known: Process) -> Process:
@@ -640,23 +632,11 @@ def _with_known(process: Process, known: Process) -> Process:
         if presence is Presence.ELSEWHERE:  # but it was here, and the driver lists PIDs of this container alone
             presence = Presence.GONE
         return replace(
-            known,
-            presence=presence,
-            state="",
-            cpu=process.cpu,
-            below=process.below,
-            rss=process.rss,
-            declared=declared,
+            known, presence=presence, state="", cpu=process.cpu, below=process.below, rss=process.rss, declared=declared
         )
     if process.key == known.key and known.command and not process.command:  # a new sampler, after its main thread ended
-        return replace(
-            process,
-            name=known.name,
-            command=known.command,
-            program=known.program,
-            declared=declared,
-            context=known.context,
-        )
+        facts = {"name": known.name, "command": known.command, "program": known.program, "context": known.context}
+        return replace(process, declared=declared, **facts)
     return process
 
 
