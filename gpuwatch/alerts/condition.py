@@ -61,6 +61,14 @@ class _Streak(NamedTuple):
     """Fine samples since the last of these samples: at most as many as the rule forgives."""
 
 
+class _Words(NamedTuple):
+    """Words of a sample, which an alert has beyond that sample."""
+
+    title: str = ""
+    evidence: str = ""
+    short: str = ""
+
+
 class Condition(msgspec.Struct):
     """State of one rule for one GPU, process or scope, with its alert where it is raised."""
 
@@ -89,10 +97,10 @@ class Condition(msgspec.Struct):
     """Sum of the values since the alert was raised."""
     _count: int = 0
     """Number of values in `_sum`."""
-    _words: tuple[str, str] = ("", "")
-    """Title and evidence of the last sample that was not fine: the alert has them until it has ended."""
-    _worst_words: tuple[str, str] = ("", "")
-    """Title and evidence of the worst sample: the alert has them once it has ended."""
+    _words: _Words = _Words()
+    """Words of the last sample that was not fine: the alert has them until it has ended."""
+    _worst_words: _Words = _Words()
+    """Words of the worst sample: the alert has them once it has ended."""
     _least: bool = False
     """Whether the smallest value is the worst."""
 
@@ -127,8 +135,9 @@ class Condition(msgspec.Struct):
                 muted=False,
                 unjudged=True,
                 sent=False,
+                forecast="",
             )
-            self._words = self._worst_words = (alert.title, alert.evidence)
+            self._words = self._worst_words = _Words(alert.title, alert.evidence, alert.short)
             self._sum, self._count = (alert.mean, 1) if alert.mean is not None else (0.0, 0)
             return
         if alert.id != self.alert.id and alert.raised < self.alert.raised:
@@ -169,10 +178,10 @@ class Condition(msgspec.Struct):
         alert, self.alert = self.alert, None
         if alert is None:
             return None
-        title, evidence = self._worst_words if self._worst_words[0] else self._words
+        words = self._worst_words if self._worst_words.title else self._words
         lasted = max(0.0, tick.now - alert.raised_monotonic)
         how = how.replace(LASTED, units.long_duration(lasted))
-        return msgspec.structs.replace(alert, title=title, evidence=evidence, ended=tick.wall, lasted=lasted, how=how)
+        return msgspec.structs.replace(alert, **words._asdict(), forecast="", ended=tick.wall, lasted=lasted, how=how)
 
     def _rise(self, seen: Observation, tick: Tick, taken: float) -> Transition | None:
         if taken - self._judged > tick.gap:
@@ -242,11 +251,11 @@ class Condition(msgspec.Struct):
             self._count += 1
         peak = _worse(alert.peak, seen.value, least=seen.least_is_worst)
         lasted = max(0.0, tick.now - alert.raised_monotonic)
-        if not fine or not self._words[0]:
+        if not fine or not self._words.title:
             evidence = seen.evidence or alert.evidence
             if seen.evidence and seen.detail and peak is not None:
                 evidence = f"{seen.evidence} · peak {units.gib(peak)} · {seen.detail}"
-            self._words = (seen.title, evidence)
+            self._words = _Words(seen.title, evidence, seen.short)
             if seen.value is None or seen.value == peak:
                 self._worst_words = self._words
         else:  # it holds until it has been fine for long enough: its title is still the one it was raised with
@@ -259,7 +268,9 @@ class Condition(msgspec.Struct):
             alert,
             gpu=self.gpu,
             index=seen.gpu.index if seen.gpu else None,
-            title=self._words[0],
+            title=self._words.title,
+            short=self._words.short,
+            forecast="" if fine else seen.forecast,
             evidence=evidence,
             seen=tick.wall,
             lasted=lasted,

@@ -61,6 +61,9 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     stamp: float | None = None
     """Time of the sample, to recognize a repeated sample; None where each observation counts."""
     title: str
+    short: str = ""
+    """Title for a row, and what is foreseen, as in `Alert`."""
+    forecast: str = ""
     evidence: str = ""
     detail: str = ""
     """Words that follow the evidence and the worst `value`, which then must be bytes."""

@@ -236,6 +236,7 @@ def fold_repeats(alerts: Iterable[Alert], *, newest: bool = False) -> list[Repea
                 severity=worst.severity,
                 most=max(one.most for one in same),
                 title=worst.title,
+                short=worst.short,
                 evidence=worst.evidence,
                 peak=worst.peak,
                 mean=None,

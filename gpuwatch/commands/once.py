@@ -169,7 +169,7 @@ def _over_limits(snapshot: Snapshot, limits: Limits) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for seen in find_memory_near_limit(context):
         if seen.level is not None and seen.gpu is not None:
-            found[seen.gpu.key] = ["full" if " full:" in seen.title else "near limit"]
+            found[seen.gpu.key] = [seen.short]
     for seen in find_overshoots(context):
         if seen.level is not None and seen.gpu is not None:
             found.setdefault(seen.gpu.key, []).append(f"{', '.join(seen.owners) or f'PID {seen.pids[0]}'} over limit")

@@ -181,6 +181,8 @@ def _cleaned(alert: Alert) -> Alert:
         gpu=_clean(alert.gpu),
         subject=_clean(alert.subject, text.LIMIT),
         title=_clean(alert.title),
+        short=_clean(alert.short),
+        forecast=_clean(alert.forecast),
         evidence=_clean(alert.evidence, text.LIMIT),
         how=_clean(alert.how),
         owners=tuple(_clean(owner) for owner in alert.owners[:_MOST_NAMES]),

@@ -78,11 +78,21 @@ def test_a_leak_is_reported_with_who_and_when_until_it_grows_no_more() -> None:
     assert (alert.title, alert.unit, alert.owners) == ("GPU 0 full in about 4 min", Unit.SECONDS, ("ada",))
     assert alert.evidence == f"ada grew 2.0 GiB/min · 8.7 of {USABLE_GIB:.1f} GiB free"
     assert alert.last == pytest.approx(8.7 / 2 * 60, rel=0.05)
+    assert (alert.short, alert.forecast) == ("was filling", "full in 4 min")
+    restored = bench()
+    restored.restore(alert)
+    restored.feed(gpu(0, health=Health.LOST, utilization=Reason.NO_SAMPLE))
+    before = only(restored, FULL)
+    assert (before.short, before.forecast) == ("was filling", "")
     # A gap starts anew and keeps what is raised.
     for _ in range(30):
         tested.feed(gpu(0, health=Health.LOST, utilization=Reason.NO_SAMPLE))
     assert run(tested, lambda _: USABLE_GIB - 8, 50) == []
-    assert run(tested, lambda _: USABLE_GIB - 8, 50) == ["cleared"]
+    forecasts: list[str] = []
+    while tested.of(FULL):
+        forecasts.append(only(tested, FULL).forecast)
+        tested.feed(gpu(0, holdings=[holding(7, USABLE_GIB - 8)]))
+    assert (forecasts[0], forecasts[-1], words(tested.last)) == ("full in 4 min", "", ("cleared",))
 
 
 def test_near_the_limit_nothing_new_is_raised_and_what_is_raised_goes_on() -> None:

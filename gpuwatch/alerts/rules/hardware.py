@@ -23,6 +23,7 @@ TEMPERATURE: Final = "temperature near slowdown"
 THROTTLED: Final = "throttled"
 POWER: Final = "power limit"
 BUSY: Final = "busy without a process"
+BUSY_SHORT: Final = "busy, no process"
 SENSOR: Final = "sensor failed"
 ECC: Final = "uncorrected ECC"
 REMAP: Final = "row remap"
@@ -89,6 +90,7 @@ def find_hot(context: RuleContext) -> Iterator[Observation]:
             clear_for=limits.temperature_for,
             stamp=gpu.sampled,
             title=f"GPU {gpu.index} at {now:.0f} °C, slows down at {slowdown:.0f}",
+            short="near slowdown",
             evidence="" if keeps is None else joined(_watts(gpu), _clock(gpu), fan, _computing(gpu, context)),
             value=now,
             unit=Unit.CELSIUS,
@@ -118,6 +120,7 @@ def find_throttled(context: RuleContext) -> Iterator[Observation]:
             clear_for=_FREE_FOR,
             stamp=gpu.sampled,
             title=f"GPU {gpu.index} {slow}",
+            short=slow,
             evidence=joined(_degrees(gpu), _clock(gpu), _watts(gpu), _computing(gpu, context)) if by else "",
             value=number(gpu.sm_clock) if by else None,
             unit=Unit.MHZ,
@@ -133,6 +136,7 @@ def find_power_limited(context: RuleContext) -> Iterator[Observation]:
             continue
         level = Severity.NOTE if "power cap" in gpu.throttle else None
         limit = f" of {gpu.power_limit:.0f} W" if known(gpu.power_limit) else ""
+        state = f"{'at' if level else 'below'} its power limit{limit}"
         yield Observation(
             gpu=gpu,
             level=level,
@@ -140,7 +144,8 @@ def find_power_limited(context: RuleContext) -> Iterator[Observation]:
             forgives=_FLICKER,
             clear_for=_BELOW_FOR,
             stamp=gpu.sampled,
-            title=f"GPU {gpu.index} {'at' if level else 'below'} its power limit{limit}",
+            title=f"GPU {gpu.index} {state}",
+            short=state,
             evidence=joined(_watts(gpu), _clock(gpu), _degrees(gpu)) if level else "",
             value=number(gpu.power),
             unit=Unit.WATTS,
@@ -173,6 +178,7 @@ def find_busy_unlisted(context: RuleContext) -> Iterator[Observation]:
             clear_for=_FREE_FOR,
             stamp=gpu.sampled,
             title=f"GPU {gpu.index} busy, but no process is listed",
+            short=BUSY_SHORT,
             evidence=joined(f"{gpu.utilization:.0f} %", _watts(gpu), causes, look) if level else "",
             value=gpu.utilization,
             unit=Unit.PERCENT,
@@ -226,6 +232,7 @@ def find_uncorrected(context: RuleContext) -> Iterator[Observation]:
             raise_after=1,
             stamp=gpu.sampled,
             title=f"GPU {gpu.index}: {errors if count else 'no uncorrected memory errors'}",
+            short="ECC errors",
             evidence=newest if level else "",
             value=count,
             unit=Unit.COUNT,
@@ -256,6 +263,7 @@ def find_remapped(context: RuleContext) -> Iterator[Observation]:
             raise_after=1,
             stamp=gpu.sampled,
             title=title,
+            short="broken memory",
             evidence=evidence,
             how="" if level else "no broken memory waits to be replaced",
         )
@@ -308,6 +316,7 @@ def _xid(gpu: Gpu, code: int, seen: tuple[int, float], context: RuleContext) -> 
         raise_after=1,
         clear_after=1,
         title=f"GPU {gpu.index}: XID {code}" + (f", {MEANINGS[code]}" if code in MEANINGS else ""),
+        short=f"XID {code}",
         evidence=evidence,
         value=count,
         unit=Unit.COUNT,

@@ -33,13 +33,15 @@ def find_unhealthy(context: RuleContext) -> Iterator[Observation]:
     for gpu in context.snapshot.gpus:
         fine = gpu.health is Health.OK
         level = None if fine else Severity.CRITICAL if gpu.health in _CRITICAL else Severity.WARNING
+        state = "answers again" if fine else _WORDS.get(gpu.health, gpu.health.value)
         yield Observation(
             gpu=gpu,
             level=level,
             raise_after=1,
             # A GPU in trouble has no new samples to tell apart: there, each look counts.
             stamp=gpu.sampled if fine else None,
-            title=f"GPU {gpu.index} {'answers again' if fine else _WORDS.get(gpu.health, gpu.health.value)}",
+            title=f"GPU {gpu.index} {state}",
+            short=state,
             evidence=gpu.words if fine else joined(_last_on(gpu, context.history), gpu.words),
             how="answers again after {lasted}",
         )

@@ -52,7 +52,7 @@ def find_idle(context: RuleContext) -> Iterator[Observation]:
 def _idle(context: RuleContext, owner: GpuOwner, held: Sequence[GpuProcess]) -> Observation:
     limits, gpu, who = context.limits, owner.gpu, owner.name
     size, complete = sum(one.memory for one in held), all(one.complete for one in held)
-    level, title, evidence, how = None, f"{who} does not hold GPU {gpu.index} idle", "", ""
+    level, title, short, evidence, how = None, f"{who} does not hold GPU {gpu.index} idle", "", "", ""
     partial, idle = not complete, None
     pids: tuple[int, ...] = ()
     if size >= limits.idle_memory:
@@ -69,6 +69,7 @@ def _idle(context: RuleContext, owner: GpuOwner, held: Sequence[GpuProcess]) -> 
                 f"{who} holds {'' if complete else 'at least '}{units.gib(size)} GiB on GPU {gpu.index}, "
                 f"idle for {least}{units.steady_duration(idle.seconds)}"
             )
+            short = f"{who} idle {units.duration(idle.seconds)}"
             evidence = named_pids([context.processes[pid] for pid in pids])
     elif complete:
         how = f"{who} holds less than {units.size(limits.idle_memory)} there"
@@ -80,6 +81,7 @@ def _idle(context: RuleContext, owner: GpuOwner, held: Sequence[GpuProcess]) -> 
         clear_after=1,
         stamp=gpu.sampled,
         title=title,
+        short=short,
         evidence=evidence,
         value=idle.seconds if isinstance(idle, Idle) else None,
         unit=Unit.SECONDS,
@@ -123,6 +125,7 @@ def find_unattributed(context: RuleContext) -> Iterator[Observation]:
             raise_for=context.limits.unknown_for,
             stamp=gpu.sampled,
             title=f"GPU {gpu.index}: {units.gib(size)} GiB of unknown processes",
+            short=f"{units.gib(size)} GiB unknown",
             evidence=f"{cause.reason} · {cause.step}" if cause is not None else "",
             value=size,
             unit=Unit.BYTES,
@@ -171,6 +174,7 @@ def _dead(context: RuleContext, one: GpuProcess) -> Observation:
         raise_for=context.limits.ended_process_for,
         stamp=gpu.sampled,
         title=title,
+        short="ended process",
         evidence=evidence if keeps is not None else "",
         value=one.memory,
         unit=Unit.BYTES,

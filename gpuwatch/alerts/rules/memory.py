@@ -73,7 +73,7 @@ def find_memory_near_limit(context: RuleContext) -> Iterator[Observation]:
         word = " full" if percent < _FULL else " near limit" if level else ""
         trend = context.history.gpu(gpu.key).trend if keeps is not None and percent >= _FULL else None
         seconds = time_to_full(gpu, trend) if trend is not None and trend.steady else None
-        soon = f", full in about {format_prediction(seconds)}" if seconds is not None else ""
+        soon = format_prediction(seconds) if seconds is not None else ""
         seen = Observation(
             gpu=gpu,
             level=level,
@@ -81,7 +81,10 @@ def find_memory_near_limit(context: RuleContext) -> Iterator[Observation]:
             raise_for=context.limits.memory_for,
             clear_for=context.limits.memory_for,
             stamp=gpu.sampled,
-            title=f"GPU {gpu.index}{word}: {units.gib(free)} GiB of {units.gib(usable)} free{soon}",
+            title=f"GPU {gpu.index}{word}: {units.gib(free)} GiB of {units.gib(usable)} free"
+            + (f", full in about {soon}" if soon else ""),
+            short="full" if percent < _FULL else "near limit",
+            forecast=f"full in {soon}" if soon else "",
             how="" if keeps is not None else f"{units.gib(free)} of {units.gib(usable)} GiB free again",
             value=free,
             unit=Unit.FREE,
@@ -183,6 +186,7 @@ def find_time_to_full(context: RuleContext) -> Iterator[Observation]:
             clear_for=context.limits.full_for if seconds is not None else 0.0,
             stamp=gpu.sampled,
             title=f"GPU {gpu.index} does not fill up",
+            short="was filling",
             value=seconds,
             unit=Unit.SECONDS,
             least_is_worst=True,
@@ -200,6 +204,7 @@ def find_time_to_full(context: RuleContext) -> Iterator[Observation]:
             seen = msgspec.structs.replace(
                 seen,
                 title=f"GPU {gpu.index} full in about {format_prediction(seconds)}",
+                forecast=f"full in {format_prediction(seconds)}",
                 evidence=joined(*grown_by, f"{units.gib(free)} of {units.gib(usable)} GiB free"),
                 pids=tuple(growers),
                 owners=named_owners((name for name, _ in by_name.most_common()), users),

@@ -145,12 +145,13 @@ def find_overshoots(context: RuleContext) -> Iterator[Observation]:
         if keeps is None and (OVERSHOOT, subject) not in context.watched:
             continue  # most of them
         if keeps is not None:
-            title = _overshoot_title(usage, gpu, members)
+            who = _holder_names(members)
+            title, short = _overshoot_title(usage, gpu, members, who), f"{who} over limit"
             evidence = f"{units.gib(usage.held - usage.limit.bytes)} GiB over {units.gib(usage.limit.bytes)}"
             detail = _overshoot_detail(usage, gpu, members, context.history)
         else:
             title = f"GPU {gpu.index}: {holder_name(members[0].pid, members[0])} is back within the declared share"
-            evidence, detail = f"pid {members[0].pid}", ""
+            short, evidence, detail = "", f"pid {members[0].pid}", ""
         yield Observation(
             gpu=gpu,
             subject=subject,
@@ -161,6 +162,7 @@ def find_overshoots(context: RuleContext) -> Iterator[Observation]:
             raise_for=context.limits.allowances.after,
             stamp=gpu.sampled,
             title=title,
+            short=short,
             evidence=evidence,
             detail=detail,
             value=usage.held,
@@ -188,12 +190,15 @@ def _overshoot_levels(
     return min(most, Severity.CRITICAL if usage.held > second else Severity.WARNING), keeps
 
 
-def _overshoot_title(usage: LimitUsage, gpu: Gpu, members: Sequence[Process]) -> str:
-    """Return a title with holder and memory: in percent of the GPU where the limit was declared so, else in GiB."""
+def _holder_names(members: Sequence[Process]) -> str:
     names = list(dict.fromkeys(holder_name(one.pid, one) for one in members))
-    who = ", ".join(names[:NAMED]) + (" and others" if len(names) > NAMED else "")
-    least = "" if usage.complete else "at least "
-    who = f"{who} {'holds' if len(names) == 1 else 'hold'} {least}"
+    return ", ".join(names[:NAMED]) + (" and others" if len(names) > NAMED else "")
+
+
+def _overshoot_title(usage: LimitUsage, gpu: Gpu, members: Sequence[Process], who: str) -> str:
+    """Return a title with holder and memory: in percent of the GPU where the limit was declared so, else in GiB."""
+    several = len({holder_name(one.pid, one) for one in members}) > 1
+    who = f"{who} {'hold' if several else 'holds'} {'' if usage.complete else 'at least '}"
     total = gpu.memory.usable
     share = usage.declaration.value if usage.declaration.basis is Basis.TOTAL else None
     # A fraction of a MIG instance is none of the GPU.
@@ -230,7 +235,7 @@ def find_overbooked(context: RuleContext) -> Iterator[Observation]:
             continue
         free, usable = room
         level = keeps = None
-        title, evidence = f"GPU {gpu.index} no longer overbooked", ""
+        title, short, evidence = f"GPU {gpu.index} no longer overbooked", "", ""
         usages = additive_limits(gpu, context.processes)
         declared = sum(one.limit.bytes for one in usages)
         pids: tuple[int, ...] = ()
@@ -241,6 +246,7 @@ def find_overbooked(context: RuleContext) -> Iterator[Observation]:
             level = Severity.WARNING if percent < warning else Severity.NOTE
             keeps = Severity.WARNING if percent < warning + CLEAR_MARGIN else Severity.NOTE
             title = f"GPU {gpu.index} overbooked: {100 * declared / usable:.0f} % declared"
+            short = f"overbooked {100 * declared / usable:.0f} %"
             sizes: Counter[str] = Counter()
             for one in usages:
                 sizes[holder_name(one.pids[0], context.processes.get(one.pids[0]))] += one.limit.bytes
@@ -254,6 +260,7 @@ def find_overbooked(context: RuleContext) -> Iterator[Observation]:
             partial=bool(gpu.holdings_note),
             stamp=gpu.sampled,
             title=title,
+            short=short,
             evidence=evidence,
             value=declared,
             unit=Unit.BYTES,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import lru_cache
@@ -14,11 +13,10 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 
 from gpuwatch.alerts.alert import Alert, Severity
-from gpuwatch.alerts.rules.hardware import BUSY
+from gpuwatch.alerts.rules.hardware import BUSY_SHORT
 from gpuwatch.alerts.rules.health import HEALTH
-from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.base.text import fit
-from gpuwatch.base.units import duration, gib, long_duration, percent
+from gpuwatch.base.units import gib, long_duration, percent
 from gpuwatch.model import shares
 from gpuwatch.model.fields import GPU, throttle_words
 from gpuwatch.model.snapshot import Gpu, Health, Holding, Instance, Process, Reason, known, number
@@ -412,7 +410,7 @@ class _GpuRow:
         if view.stale(gpu):
             words.append(f"stale {long_duration(int(view.age(gpu)))}")
         about = [alert for alert in self.alerts if alert.rule != HEALTH]
-        words += dict.fromkeys(short_title(alert) for alert in about if not alert.quiet)
+        words += dict.fromkeys(row_words(alert) for alert in about if not alert.quiet)
         words += _held_back(gpu)
         strays = sum(gpu.key in one.gpus for one in view.strays.values())
         words += [f"{strays} stray{'s' * (strays != 1)} of yours"] * bool(strays)
@@ -428,13 +426,13 @@ class _GpuRow:
         if not words and not gpu.holdings and known(gpu.memory.used) and known(gpu.memory.total):
             busy = known(gpu.utilization) and gpu.utilization >= _BUSY
             if gpu.is_busy_unlisted:
-                words = [_BRIEF[BUSY]]
+                words = [BUSY_SHORT]
             elif busy or gpu.memory.used >= 0.05 * gpu.memory.total:
                 words = ["unknown processes"]
             else:
                 words = ["promised" if shares.has_promised(gpu) else "free"]
         dot = f" {self.glyphs.dot} "
-        quiet = [*dict.fromkeys(short_title(alert) for alert in about if alert.quiet)]
+        quiet = [*dict.fromkeys(row_words(alert) for alert in about if alert.quiet)]
         text = _fitted([*words, *quiet], dot, self.state_cells)
         loud = cell_len(dot.join(words))
         return ((text[:loud], self.role), (text[loud:], "muted"))
@@ -562,49 +560,9 @@ def short_name(name: str) -> str:
     return short or name
 
 
-_USES: Final = re.compile(" (?:holds?|uses?) ")
-
-
-_BRIEF = {
-    "temperature near slowdown": "near slowdown",
-    "ended process holds memory": "ended process",
-    "uncorrected ECC": "ECC errors",
-    "row remap": "broken memory",
-    BUSY: "busy, no process",
-    "sensor failed": "sensor failed",
-}
-"""Words for rules whose title repeats the row, or is long."""
-
-
-def short_title(alert: Alert) -> str:
-    """Return an alert's title without the facts that its row shows: the GPU, and its free memory.
-
-    For an alert about a process the words name only its user, or the rule: the process list has the rest.
-    """
-    if alert.rule == "memory near limit":
-        _, _, soon = alert.title.partition(", full in about ")
-        if soon and not (alert.unjudged or alert.evidence.startswith("now: ")):
-            return f"full in {soon}"
-        return "full" if f"GPU {alert.index} full" in alert.title else "near limit"
-    if alert.rule == OVERSHOOT:
-        return f"{_USES.split(alert.title)[0]} over limit"
-    if alert.rule == "idle but held" and alert.owners and alert.last is not None:
-        return f"{alert.owners[0]} idle {duration(alert.last)}"
-    if alert.rule == "time to full" and (alert.unjudged or alert.evidence.startswith("now: ")):
-        return "was filling"  # that time is over, or of before
-    title = alert.title.removeprefix(f"GPU {alert.index} ").removeprefix(f"GPU {alert.index}: ")
-    if alert.rule == "XID":
-        return title.partition(",")[0]
-    if alert.subject or alert.title.startswith(f"{alert.rule}: "):
-        return _BRIEF.get(alert.rule, alert.rule)
-    # `overbooked 120 %`, `6.0 GiB unknown`, `full in 4 min`: the figure is what matters, and cells are narrow
-    short = (
-        title.replace("overbooked: ", "overbooked ")
-        .removesuffix(" declared")
-        .replace("of unknown processes", "unknown")
-        .replace("full in about ", "full in ")
-    )
-    return _BRIEF.get(alert.rule, short)
+def row_words(alert: Alert) -> str:
+    """Return the words for an alert in the row of its GPU."""
+    return alert.forecast or alert.short or alert.rule
 
 
 _LABELS = ("(memory in use, %)", "(memory, %)", "(mem %)", "(%)")
