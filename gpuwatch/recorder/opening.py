@@ -41,7 +41,7 @@ _HEADER: Final = b"SQLite format 3\0"
 _SUPER: Final = bytes.fromhex("d9d505f920a163d7")
 """Last bytes of a journal that names another file. Source: sqlite.org/fileformat2.html, 3."""
 _WRITING_S: Final = 1.0
-"""Seconds to wait for a writer to end its transaction, at most, which takes some 30 ms."""
+"""Seconds to wait for a writer to end its transaction, at most."""
 
 
 class StoreError(GpuwatchError):
