@@ -64,37 +64,37 @@ def explain_process(process: Process, snapshot: Snapshot, allowances: Allowances
     """
     names = _names(snapshot.gpus)
     declared = process.declared
-    found: list[Point] = []
+    points: list[Point] = []
     if declared is None:
-        found.append(Point("declared", "not known: it was not read"))
+        points.append(Point("declared", "not known: it was not read"))
     else:
         if declared.knowledge is not Knowledge.READ or declared.incomplete:
             words = declared.words or declared.knowledge.value
-            found.append(Point("not read", words, "it may have declared more than is shown"))
+            points.append(Point("not read", words, "it may have declared more than is shown"))
         elif declared.words:
-            found.append(Point("read", declared.words))
+            points.append(Point("read", declared.words))
         if declared.frameworks:
             together = "exchanges data between GPUs, which takes buffers of its own" if declared.collective else ""
-            found.append(Point("uses", ", ".join(declared.frameworks), together))
-        found.append(_sees(declared, names))
+            points.append(Point("uses", ", ".join(declared.frameworks), together))
+        points.append(_sees(declared, names))
         said = [one for one in declared.declarations if one.kind is not Kind.DEFAULT]
-        found += (_declaration(one, names) for one in said)
+        points += (_declaration(one, names) for one in said)
         if declared.left_out:
-            found.append(
+            points.append(
                 Point("also set", _more(declared.left_out, "statement"), "weighed too, and left out of the list")
             )
         if not said and declared.knowledge is Knowledge.READ and not declared.incomplete:
-            found.append(Point("declared", "nothing"))
+            points.append(Point("declared", "nothing"))
         for one in declared.declarations:
             if one.kind is Kind.DEFAULT and one.effective:
                 words = one.text.removeprefix(f"default of {one.framework}: ")
-                found.append(Point("default", words, _joined(one.framework, one.why, between="; ")))
-    found += _holdings(process, snapshot, allowances)
+                points.append(Point("default", words, _joined(one.framework, one.why, between="; ")))
+    points += _holdings(process, snapshot, allowances)
     if declared is not None:
-        found += (Point("hint", hint.words) for hint in declared.hints)
+        points += (Point("hint", hint.words) for hint in declared.hints)
         if declared.hints_left_out:
-            found.append(Point("hint", _more(declared.hints_left_out, "hint")))
-    return found
+            points.append(Point("hint", _more(declared.hints_left_out, "hint")))
+    return points
 
 
 def _more(number: int, what: str) -> str:
@@ -164,7 +164,7 @@ def _gpus(uuids: Collection[str], names: Mapping[str, str]) -> str:
 def _holdings(process: Process, snapshot: Snapshot, allowances: Allowances | None) -> Iterator[Point]:
     others = tuple(one for one in snapshot.processes if one.pid != process.pid)
     everybody = replace(snapshot, processes=(*others, process))
-    found = [one for one in limit_usages(everybody) if process.pid in one.pids]
+    usages = [usage for usage in limit_usages(everybody) if process.pid in usage.pids]
     people = {one.pid: one for one in everybody.processes}
     for gpu in snapshot.gpus:
         held = [one.memory for one in gpu.holdings if one.pid == process.pid]
@@ -173,7 +173,7 @@ def _holdings(process: Process, snapshot: Snapshot, allowances: Allowances | Non
         reasons = [memory for memory in held if isinstance(memory, Reason)]
         amount = size(sum(memory for memory in held if known(memory)))
         value = f"an amount that is not known ({reasons[0].value})" if reasons else amount
-        verdicts = [_verdict(one, gpu, people, allowances) for one in found if one.gpu == gpu.uuid]
+        verdicts = [_verdict(usage, gpu, people, allowances) for usage in usages if usage.gpu == gpu.uuid]
         without = "under no limit" if is_conclusive(process.declared) else "not known to be under a limit"
         yield Point("holds", f"{value} on GPU {gpu.index}", "; ".join(verdicts) or without)
 
@@ -212,7 +212,7 @@ def context_points(process: Process) -> list[Point]:
         return []
     server = "waits for requests: not a stray for being idle"
     login = f"{around.login or '?'} (uid {around.login_uid})" if around.login_uid is not None else ""
-    found = [
+    points = [
         Point("pod", around.pod),
         Point("container", _describe_container(around.container) if around.container else ""),
         Point("Slurm job", around.slurm),
@@ -231,7 +231,7 @@ def context_points(process: Process) -> list[Point]:
         Point("parent", f"has ended; taken in by {process.parent or 'PID 1'}" if process.adopted else ""),
         Point("not read", around.words),
     ]
-    return [point for point in found if point.value]
+    return [point for point in points if point.value]
 
 
 def _describe_container(container: Container) -> str:

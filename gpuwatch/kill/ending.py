@@ -463,13 +463,13 @@ class Ending:
         They were below a member at the first signal, or were started after it in a session of the run, without a parent
         in the run.
         """
-        proc, found = self._pinner.proc, set(self._find_running())
+        proc, started = self._pinner.proc, set(self._find_running())
         for pid in (int(folder.name) for folder in proc.iterdir() if folder.name.isdecimal()):
             stat = procfs.find_stat(pid, proc)
             if stat is None or stat.start_ticks < self._first_ticks or stat.state in procfs.DEAD:
                 continue
             parent = procfs.find_stat(stat.ppid, proc)
             if stat.session in self._sessions and (parent is None or parent.session not in self._sessions):
-                found.add(pid)
-        found -= {*(member.pid for member in self.chosen.members), *dict(self.chosen.left_out)}
-        return tuple(pid for pid in sorted(found) if self._pinner.find_uids(pid) == {self._pinner.policy.may_end})
+                started.add(pid)
+        started -= {*(member.pid for member in self.chosen.members), *dict(self.chosen.left_out)}
+        return tuple(pid for pid in sorted(started) if self._pinner.find_uids(pid) == {self._pinner.policy.may_end})

@@ -110,7 +110,7 @@ def find_targets(snapshot: Snapshot, age: float = 0.0) -> dict[tuple[int, int], 
         held[row.key[1:]].append(row)
     # A tenth of an interval more, since a sample that is due has not always been taken yet.
     oldest = 2.1 * max(snapshot.interval, 0.5) - age
-    found = {}
+    targets = {}
     for key, on in held.items():
         doubts = (
             (Refusal.UNRELIABLE, any(row.gpu.unreliable for row in on)),
@@ -120,11 +120,11 @@ def find_targets(snapshot: Snapshot, age: float = 0.0) -> dict[tuple[int, int], 
         doubt = next((doubt for doubt, applies in doubts if applies), None)
         memory = sum(int(row.holding.memory) for row in on if known(row.holding.memory))
         process = replace(on[0].process, start=key[1])
-        found[key] = KillTarget(process, tuple(row.gpu.key for row in on), memory, doubt)
+        targets[key] = KillTarget(process, tuple(row.gpu.key for row in on), memory, doubt)
     old = Refusal.STALE if snapshot.taken - snapshot.searched + age > _SEARCH_AGE_MAX else None
-    for one in snapshot.unlisted:
-        found.setdefault(one.process.key, KillTarget(one.process, one.gpus, doubt=old))
-    return found
+    for unlisted in snapshot.unlisted:
+        targets.setdefault(unlisted.process.key, KillTarget(unlisted.process, unlisted.gpus, doubt=old))
+    return targets
 
 
 class PinnedProcess:
