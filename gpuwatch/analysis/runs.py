@@ -350,10 +350,7 @@ def build_tree(holdings: Holdings, history: HistoryView | None = None, *, mine: 
 def _find_members(holdings: Holdings, *, mine: bool) -> list[_Member]:
     """Return every process that has memory on a GPU or its device file open, each once."""
     viewer = holdings.snapshot.viewer
-    held: defaultdict[tuple[int, int], list[GpuProcess]] = defaultdict(list)
-    for gpu in holdings.snapshot.gpus:
-        for part in holdings.on(gpu):
-            held[part.process.pid, part.start].append(part)
+    held = holdings.by_process
     members = [_Member(parts[0].process, tuple(parts), None, parts[0].process.uid == viewer) for parts in held.values()]
     seen = {pid for pid, _ in held}
     for unlisted in holdings.snapshot.unlisted:

@@ -16,7 +16,6 @@ import errno
 import os
 import select
 import signal
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import islice
@@ -25,13 +24,13 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from gpuwatch.analysis.rows import rows
 from gpuwatch.base import procfs, psinfo
 from gpuwatch.base.files import state_folder
 from gpuwatch.kill.audit import Audit
 from gpuwatch.kill.outcome import End, Outcome, Refusal, Refused, format_parent
 from gpuwatch.kill.policy import Policy
-from gpuwatch.model.snapshot import Presence, Process, Snapshot, known
+from gpuwatch.model.holdings import Holdings
+from gpuwatch.model.snapshot import Presence, Process, Snapshot
 from gpuwatch.sampler.owners import read_command
 
 _SYS_PIDFD_SEND_SIGNAL = 424
@@ -105,22 +104,19 @@ def refuse_owner(target: KillTarget, uid: int) -> str:
 
 def find_targets(snapshot: Snapshot, age: float = 0.0) -> dict[tuple[int, int], KillTarget]:
     """Return a target for each process on a GPU, by PID and start time; the snapshot is `age` seconds old."""
-    held = defaultdict(list)
-    for row in rows(snapshot):
-        held[row.key[1:]].append(row)
     # A tenth of an interval more, since a sample that is due has not always been taken yet.
     oldest = 2.1 * max(snapshot.interval, 0.5) - age
     targets = {}
-    for key, on in held.items():
+    for (_, start), held in Holdings(snapshot).by_process.items():
         doubts = (
-            (Refusal.UNRELIABLE, any(row.gpu.unreliable for row in on)),
-            (Refusal.OTHER_NAMESPACE, on[0].process.presence is Presence.UNSURE),
-            (Refusal.STALE, any(snapshot.monotonic - row.gpu.sampled > oldest for row in on)),
+            (Refusal.UNRELIABLE, any(part.gpu.unreliable for part in held)),
+            (Refusal.OTHER_NAMESPACE, held[0].process.presence is Presence.UNSURE),
+            (Refusal.STALE, any(snapshot.monotonic - part.gpu.sampled > oldest for part in held)),
         )
         doubt = next((doubt for doubt, applies in doubts if applies), None)
-        memory = sum(int(row.holding.memory) for row in on if known(row.holding.memory))
-        process = replace(on[0].process, start=key[1])
-        targets[key] = KillTarget(process, tuple(row.gpu.key for row in on), memory, doubt)
+        process = replace(held[0].process, start=start)
+        memory = sum(part.memory for part in held)
+        targets[process.key] = KillTarget(process, tuple(part.gpu.key for part in held), memory, doubt)
     old = Refusal.STALE if snapshot.taken - snapshot.searched + age > _SEARCH_AGE_MAX else None
     for unlisted in snapshot.unlisted:
         targets.setdefault(unlisted.process.key, KillTarget(unlisted.process, unlisted.gpus, doubt=old))

@@ -148,6 +148,15 @@ class Holdings:
             found = self._processes[gpu.key] = fold_processes(gpu, self.processes)
         return found
 
+    @cached_property
+    def by_process(self) -> Mapping[tuple[int, int], Sequence[GpuProcess]]:
+        """What each process holds, by its PID and start time, in the order of the GPUs."""
+        held: defaultdict[tuple[int, int], list[GpuProcess]] = defaultdict(list)
+        for gpu in self.snapshot.gpus:
+            for part in self.on(gpu):
+                held[part.process.pid, part.start].append(part)
+        return held
+
     def owners(self, gpu: Gpu) -> Sequence[GpuOwner]:
         """Return the owners on a GPU of the snapshot, in the order of the driver's list."""
         found = self._owners.get(gpu.key)
