@@ -384,7 +384,7 @@ class GpuwatchApp(TerminalApp):
     # Actions
 
     def action_move(self, by: int) -> None:
-        self.dashboard.active.move(by)
+        self.dashboard.state.active.move(by)
         self.paint()
 
     def action_across(self, by: int) -> None:
@@ -392,15 +392,15 @@ class GpuwatchApp(TerminalApp):
         self.paint()
 
     def action_page(self, by: int) -> None:
-        self.dashboard.active.page(by)
+        self.dashboard.state.active.page(by)
         self.paint()
 
     def action_switch(self) -> None:
-        self.dashboard.switch()
+        self.dashboard.state.switch()
         self.paint()
 
     def action_follow(self) -> None:
-        self.dashboard.follow()
+        self.dashboard.state.follow()
         self.paint()
 
     def action_sort(self, by: int) -> None:
@@ -448,7 +448,7 @@ class GpuwatchApp(TerminalApp):
             self.paint()
             return
         if panel.find(self._sought, by):
-            self.dashboard.activate(panel)
+            self.dashboard.state.activate(panel)
             self.paint()
         else:
             self.notify(f"no process here matches {self._sought.text}", markup=False, timeout=4)
@@ -461,7 +461,7 @@ class GpuwatchApp(TerminalApp):
         prompt = self.dashboard.prompt
         if not (prompt.display and prompt.finding):
             self.dashboard.processes.filter = ListFilter()
-            self.dashboard.following = False
+            self.dashboard.state.following = False
         if prompt.display:
             prompt.cancel()
         self.paint()
@@ -485,7 +485,7 @@ class GpuwatchApp(TerminalApp):
     # Screens are imported when they are first opened: the first paint need not wait for them.
 
     def action_detail(self) -> None:
-        row, gpu = self.dashboard.selected, self.dashboard.selected_gpu
+        row, gpu = self.dashboard.state.selected, self.dashboard.state.selected_gpu
         if row is not None:
             self.show_detail(row.key)
         elif gpu is not None:
@@ -517,9 +517,9 @@ class GpuwatchApp(TerminalApp):
 
     def _selected_process(self) -> Row | None:
         """Return the process under the cursor; notify the user of the way to one where the cursor is on a GPU."""
-        if self.dashboard.selected_gpu is not None:
+        if self.dashboard.state.selected_gpu is not None:
             self.notify("the cursor is on a GPU: Tab moves it to the processes", markup=False, timeout=4)
-        return self.dashboard.selected
+        return self.dashboard.state.selected
 
     @property
     def refused(self) -> frozenset[str]:
@@ -630,7 +630,7 @@ class GpuwatchApp(TerminalApp):
 
         alerts, mutes = alerts_and_mutes(self.newest, alert)
         if alert is None:  # that of the process or GPU under the cursor first
-            gpu, row = self.dashboard.selected_gpu, self.dashboard.selected
+            gpu, row = self.dashboard.state.selected_gpu, self.dashboard.state.selected
             key = gpu.key if gpu is not None else "{1}:{2} ".format(*row.key) if row is not None else ""
             alerts = sorted(alerts, key=lambda one: not key or not (one.gpu == key or one.subject.startswith(key)))
         if not alerts and not mutes:
@@ -670,8 +670,8 @@ class GpuwatchApp(TerminalApp):
     def show_only(self, words: str) -> None:
         """Show only the processes that a filter matches; unfreeze the screen if the frozen frame has none of them."""
         panel = self.dashboard.processes
-        panel.mine = self.dashboard.following = False
-        self.dashboard.activate(panel)
+        panel.mine = self.dashboard.state.following = False
+        self.dashboard.state.activate(panel)
         panel.filter = Filter.parse(words)
         panel.to_top()
         if self.paused and not any(panel.filter(row) for row in panel.every):

@@ -53,9 +53,9 @@ def test_no_function_outside_the_package_imports_the_library() -> None:
         assert [path for path in importers if not any(path.is_relative_to(root / owner) for owner in owners)] == []
 
 
-def loaded_by(*modules: str) -> list[str]:
-    """Return the names of all modules that are loaded where some are imported."""
-    code = f"import sys, {', '.join(modules)}; print(*sys.modules, sep='\\n')"
+def loaded_by(*modules: str, then: str = "") -> list[str]:
+    """Return the names of all modules that are loaded where some are imported; `then` is run with them."""
+    code = f"import sys, {', '.join(modules)}\n{then}\nprint(*sys.modules, sep='\\n')"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
 
@@ -84,12 +84,27 @@ def test_the_dashboard_loads_no_store_and_no_other_machine() -> None:
     assert [name for name in loaded if name.startswith(others)] == []
 
 
+_DRAWING = """
+from gpuwatch.history.history import History
+from gpuwatch.monitor import Frame
+from gpuwatch.sources.demo import DemoSource
+from gpuwatch.ui.draw import dashboard, footer, keys, lines, theme, view
+seen, styles = DemoSource().at(60.0), theme.make_styles("gpuwatch-dark")
+shown = view.View(Frame(seen, 60.0, History().add(seen, 60.0)), 60.0, styles, 1.0)
+drawn = dashboard.draw(shown, dashboard.DashboardState(), (160, 50), footer.hints(keys.KEYS))
+screen = [lines.plain(line) for line in drawn.lines(styles, 160)]
+assert len(screen) == 50, screen
+assert "H100" in screen[2], screen
+"""
+"""Draws the whole dashboard."""
+
+
 def test_what_draws_loads_no_textual_and_of_rich_the_width_of_cells_alone() -> None:
     """Where all modules load none of it together, each alone does not."""
     folder = Path(gpuwatch.__file__).parent / "ui" / "draw"
     names = [f"gpuwatch.ui.draw.{file.stem}" for file in folder.glob("[!_]*.py")]
-    loaded = loaded_by("gpuwatch.ui.draw", *names)
-    assert {"gpuwatch.ui.draw.theme", *names} <= set(loaded)
+    loaded = loaded_by("gpuwatch.ui.draw", *names, then=_DRAWING)
+    assert {"gpuwatch.ui.draw.theme", "gpuwatch.sources.demo", *names} <= set(loaded)
     others = ("textual", "rich.", "gpuwatch.recorder", "gpuwatch.fleet", "gpuwatch.export", "sqlite3")
     assert [name for name in loaded if name.startswith(others) and not name.startswith(("rich.cells", "rich._"))] == []
 

@@ -67,7 +67,7 @@ async def test_saved_filters_are_offered_one_after_the_other() -> None:
         await press(pilot, "tab", "enter")
         assert entry.value == "gpu:1 @big"
         assert pids(app) == [1013, 1014]
-        assert app.dashboard.active is app.dashboard.processes
+        assert app.dashboard.state.active is app.dashboard.processes
 
 
 async def test_n_jumps_by_the_last_filter_round_the_end_and_hides_nothing() -> None:

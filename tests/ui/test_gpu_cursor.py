@@ -30,7 +30,7 @@ async def test_the_cursor_follows_its_gpu() -> None:
         await hand(app, pilot, frame(msgspec.structs.replace(seen, gpus=seen.gpus[:2])))
         assert chosen(app) == 1
         await hand(app, pilot, frame(snapshot([])))
-        assert app.dashboard.selected_gpu is None
+        assert app.dashboard.state.selected_gpu is None
         await press(pilot, "tab", "enter", "f", "down")  # nothing to choose, and nothing happens
         assert app.screen is app.dashboard
         await hand(app, pilot, frame(seen))

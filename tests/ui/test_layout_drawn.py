@@ -19,6 +19,7 @@ from gpuwatch.model.snapshot import Gpu, Health, Instance, Memory, Presence, Pro
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.draw.layout import LEAST_ROWS, MIN_HEIGHT, MIN_WIDTH, Form, fit_layout, form_of, heat_map_grid
+from gpuwatch.ui.draw.lines import plain
 from gpuwatch.ui.draw.row_list import RowList
 from gpuwatch.ui.draw.table import Column, Table
 from gpuwatch.ui.draw.theme import make_styles
@@ -189,7 +190,7 @@ async def draw_and_check(
     if app.paused:
         app.action_pause()
     app.action_clear()
-    app.dashboard.activate(app.dashboard.processes)
+    app.dashboard.state.activate(app.dashboard.processes)
     app.dashboard.processes.sort_by(order)
     await hand(app, pilot, shown)
     check(app, shown, size)
@@ -201,7 +202,7 @@ async def draw_and_check(
 def check(app: GpuwatchApp, shown: Frame, size: tuple[int, int]) -> None:
     """Assert that the lines add up, that no two panels overlap, and that nothing is wider than its cell."""
     width, height = size
-    dashboard, layout = app.dashboard, app.dashboard.layout_now
+    dashboard, layout = app.dashboard, app.dashboard.drawn.layout
     assert app.screen is dashboard
     assert layout is not None
     assert layout.height == height
@@ -219,7 +220,10 @@ def check(app: GpuwatchApp, shown: Frame, size: tuple[int, int]) -> None:
             assert sum(span.cells for span in one) == width, panel.id
             assert all(cell_len(span.text) == span.cells for span in one), panel.id
     assert line == height
-    assert [strip.cell_length for strip in app.screen._compositor.render_strips()] == [width] * height
+    strips = app.screen._compositor.render_strips()
+    assert [strip.cell_length for strip in strips] == [width] * height
+    lines = dashboard.drawn.lines(app.style_set, width)
+    assert [strip.text for strip in strips] == [plain(line) for line in lines], "no more than was drawn is shown"
     if layout.form is not Form.TINY and shown.snapshot.gpus:
         assert len(dashboard.gpu_panel.lines) == layout.gpu_title + layout.gpus + layout.detail
         assert len(dashboard.process_panel.lines) == layout.table_title + layout.rows

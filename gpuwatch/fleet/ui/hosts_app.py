@@ -140,7 +140,7 @@ class HostsApp(GpuwatchApp):
     def action_clear(self) -> None:
         """Clear the filter; where there is none, go back to the list of hosts."""
         panel = self.dashboard
-        if panel.prompt.display or panel.processes.filter.terms or panel.following:
+        if panel.prompt.display or panel.processes.filter.terms or panel.state.following:
             super().action_clear()
         else:
             self.action_hosts()
@@ -170,7 +170,7 @@ class HostsApp(GpuwatchApp):
         self.ended.clear()
         self._hues.clear()
         self._initials.clear()
-        self.dashboard.following = False
+        self.dashboard.state.following = False
         self.options = self._options_here(self._asked)
         self.reset_filter()
         self.style_set = self._make_styles()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from rich.cells import cell_len
 
@@ -51,25 +52,31 @@ def silent_mutes(frame: Frame) -> list[Mute]:
     ]
 
 
-def alert_lines(alerts: Sequence[Alert], styles: StyleSet, width: int, lines: int, standing: int = 0) -> list[Line]:
-    """Return `lines` lines of alerts; the last counts those that do not fit, and the `standing` ones."""
-    if lines <= 0:
-        return []
-    wide = width >= 100
-    drawn = [_line(alert, styles, width, wide) for alert in alerts[:lines]]
-    more = count_words(alerts, styles, lines, standing)
+class AlertLines(NamedTuple):
+    """Lines of alerts."""
+
+    lines: Sequence[Line] = ()
+    alerts: Sequence[Alert] = ()
+    """The alert of each line."""
+    more: int = 0
+    """Cell of the last line from which on the alerts without a line are counted."""
+
+
+def draw_alerts(frame: Frame, styles: StyleSet, width: int, height: int) -> AlertLines:
+    """Draw alerts in `height` lines; the last line counts those that do not fit, and the standing ones."""
+    if height <= 0:
+        return AlertLines()
+    alerts, standing = alerts_of(frame), count_standing(frame)
+    shown, wide = alerts[:height], width >= 100
+    drawn = [_line(alert, styles, width, wide) for alert in shown]
+    counts = [f"+{len(alerts) - height}"] * (len(alerts) > height) + [f"{standing} known (e)"] * bool(standing)
+    more = f" {styles.glyphs.dot} ".join(counts)
     if more:
         builder = LineBuilder(styles)
-        if alerts:
-            builder.write_spans(_line(alerts[:lines][-1], styles, width - cell_len(more) - 2, wide)).gap(2)
+        if shown:
+            builder.write_spans(_line(shown[-1], styles, width - cell_len(more) - 2, wide)).gap(2)
         drawn[max(0, len(drawn) - 1) :] = [builder.write(more, "muted").build(width)]
-    return drawn
-
-
-def count_words(alerts: Sequence[Alert], styles: StyleSet, lines: int, standing: int) -> str:
-    """Return the numbers of alerts that do not fit into the lines, and that are only counted; empty for none."""
-    counts = [f"+{len(alerts) - lines}"] * (len(alerts) > lines) + [f"{standing} known (e)"] * bool(standing)
-    return f" {styles.glyphs.dot} ".join(counts)
+    return AlertLines(drawn, shown, (width - cell_len(more)) * bool(shown))
 
 
 def _line(alert: Alert, styles: StyleSet, width: int, wide: bool) -> Line:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from gpuwatch.ui.draw.keys import key_names
 from gpuwatch.ui.draw.lines import Line, LineBuilder
@@ -46,8 +46,16 @@ def hints(bindings: Sequence[_Bound]) -> list[Hint]:
     return list(found.values())
 
 
-def footer_line(found: Sequence[Hint], styles: StyleSet, width: int) -> tuple[Line, list[tuple[int, int, str]]]:
-    """Return the line of hints that fit, and its buttons: first cell, end, and action."""
+class FooterLine(NamedTuple):
+    """Line of hints with its buttons."""
+
+    line: Line
+    buttons: Sequence[tuple[int, int, str]]
+    """First cell, end, and action of each."""
+
+
+def draw_footer(found: Sequence[Hint], styles: StyleSet, width: int) -> FooterLine:
+    """Draw the hints that fit."""
     kept = list(found)
     for action in _FIRST_TO_GO:
         if sum(len(key) + len(word) + 3 for key, word, _ in kept) <= width:
@@ -60,4 +68,4 @@ def footer_line(found: Sequence[Hint], styles: StyleSet, width: int) -> tuple[Li
         builder.write(key, "strong").gap().write(word, "muted")
         buttons.append((start, builder.cells, action))
         builder.gap(2)
-    return builder.build(width), buttons
+    return FooterLine(builder.build(width), buttons)

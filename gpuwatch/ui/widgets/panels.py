@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style as RichStyle
 from textual import events
@@ -17,13 +16,11 @@ from textual.widget import Widget
 
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.ui.actions import actions_of
-from gpuwatch.ui.draw.alerts import alert_lines, alerts_of, count_standing, count_words
-from gpuwatch.ui.draw.footer import Hint, footer_line
-from gpuwatch.ui.draw.layout import Layout
+from gpuwatch.ui.draw.alerts import AlertLines
+from gpuwatch.ui.draw.footer import FooterLine, Hint, draw_footer
 from gpuwatch.ui.draw.lines import Line, changed, plain, width_of
 from gpuwatch.ui.draw.row_list import WHEEL, Clicked, CursorList
 from gpuwatch.ui.draw.theme import Style, StyleSet
-from gpuwatch.ui.draw.view import View
 
 
 @lru_cache(1024)
@@ -59,7 +56,8 @@ class LinePanel(Widget):
         old, self.lines = self.lines, lines
         same_width = bool(old and lines) and width_of(old[0]) == width_of(lines[0])
         if not same_width or len(old) != len(lines):
-            self.refresh()
+            if old or lines:
+                self.refresh()
             return
         dirty = [
             Region(start, y, end - start, 1)
@@ -147,23 +145,17 @@ class Alerts(LinePanel):
     class Counted(Message):
         """Message: the number of the other alerts was clicked."""
 
-    _drawn: Sequence[Alert] = ()
-    _counts: tuple[int, int] = (0, 0)
-    """Line of the number of other alerts, and its first cell."""
+    _drawn = AlertLines()
 
-    def draw(self, view: View, layout: Layout, width: int) -> None:
-        alerts = alerts_of(view.frame)
-        self._drawn = alerts[: layout.alerts]
-        standing = count_standing(view.frame)
-        self.show(alert_lines(alerts, view.styles, width, layout.alerts, standing))
-        more = count_words(alerts, view.styles, layout.alerts, standing)
-        self._counts = max(0, len(self._drawn) - 1), (width - cell_len(more)) * bool(alerts)
+    def show_alerts(self, drawn: AlertLines) -> None:
+        self._drawn = drawn
+        self.show(drawn.lines)
 
     def on_click(self, event: events.Click) -> None:
-        if event.y == self._counts[0] and event.x >= self._counts[1]:
+        if event.y == len(self._drawn.lines) - 1 and event.x >= self._drawn.more:
             self.post_message(self.Counted())
-        elif event.y < len(self._drawn):
-            self.post_message(self.Chosen(self._drawn[event.y]))
+        elif event.y < len(self._drawn.alerts):
+            self.post_message(self.Chosen(self._drawn.alerts[event.y]))
 
 
 class Footer(LinePanel):
@@ -176,13 +168,16 @@ class Footer(LinePanel):
             self.action = action
             super().__init__()
 
-    _buttons: list[tuple[int, int, str]]
+    _buttons: Sequence[tuple[int, int, str]]
 
     def draw(self, found: Sequence[Hint], styles: StyleSet, width: int) -> None:
         """Draw the hints that fit, without those of actions that are refused."""
         refused = actions_of(self).refused
-        line, self._buttons = footer_line([hint for hint in found if hint[2] not in refused], styles, width)
-        self.show([line])
+        self.show_keys(draw_footer([hint for hint in found if hint[2] not in refused], styles, width))
+
+    def show_keys(self, drawn: FooterLine) -> None:
+        self._buttons = drawn.buttons
+        self.show([drawn.line])
 
     def on_click(self, event: events.Click) -> None:
         for start, end, action in self._buttons:
