@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from math import ceil, floor
@@ -19,7 +19,8 @@ from gpuwatch.base.text import fit
 from gpuwatch.base.units import gib, long_duration, percent
 from gpuwatch.model import shares
 from gpuwatch.model.fields import GPU, throttle_words
-from gpuwatch.model.snapshot import Gpu, Health, Holding, Instance, Process, Reason, known, number
+from gpuwatch.model.holdings import GpuOwner, GpuProcess
+from gpuwatch.model.snapshot import Gpu, Health, Instance, Reason, known, number
 from gpuwatch.ui.draw.layout import Form, Grid, Layout, heat_map_grid
 from gpuwatch.ui.draw.lines import Line, LineBuilder
 from gpuwatch.ui.draw.row_list import Clicked, CursorList
@@ -44,7 +45,7 @@ class BarSegment(NamedTuple):
     """Owner; None also for several owners together and for one that is not visible."""
 
 
-class Part(NamedTuple):
+class BarPart(NamedTuple):
     """Memory of a GPU that one owner holds, in bytes."""
 
     uid: int | None
@@ -56,35 +57,15 @@ class Part(NamedTuple):
     """Initial that stands for the owner in one cell; empty for the first letter of the name."""
 
 
-def parts(
-    holdings: Sequence[Holding],
-    owners: Mapping[int, Process],
-    gpu: str = "",
-    initial: Callable[[int | None], str] = lambda _uid: "",
-) -> list[Part]:
-    """Return the sums of the known holdings by owner, largest first; owners that are not visible are one, `?`.
-
-    `gpu` is the UUID of the GPU that limits are looked up for, `initial` returns a person's initial.
-    """
-    names: dict[int | None, str] = {}
-    held: dict[int | None, dict[int, int]] = {}
-    for holding in holdings:
-        if not known(holding.memory):
-            continue
-        owner = owners.get(holding.pid)
-        uid = owner.uid if owner else None
-        names[uid] = names.get(uid) or (owner.user if owner else "") or "?"
-        sizes = held.setdefault(uid, {})
-        sizes[holding.pid] = sizes.get(holding.pid, 0) + int(holding.memory)
+def bar_parts(owners: Iterable[GpuOwner], initial: Callable[[int | None], str] = lambda _uid: "") -> list[BarPart]:
+    """Return the parts of owners who are known to hold memory, largest first; `initial` returns a person's initial."""
     found = [
-        Part(uid, names[uid], sum(sizes.values()), _extent(sizes, owners, gpu), initial(uid))
-        for uid, sizes in held.items()
-        if any(sizes.values())
+        BarPart(one.uid, one.name, one.memory, _extent(one.processes), initial(one.uid)) for one in owners if one.memory
     ]
     return sorted(found, key=lambda part: (-part.bytes, part.name))
 
 
-def _extent(held: Mapping[int, int], owners: Mapping[int, Process], gpu: str) -> int | None:
+def _extent(held: Iterable[GpuProcess]) -> int | None:
     """Return the bytes of an owner's part if each process held its limit; None if no process has one.
 
     A process without a limit counts with the bytes that it holds, so that the difference from the part shows how far
@@ -93,14 +74,15 @@ def _extent(held: Mapping[int, int], owners: Mapping[int, Process], gpu: str) ->
     extent = 0
     shared: dict[str, tuple[int, int]] = {}
     limited = False
-    for pid, size in held.items():
-        process = owners.get(pid)
-        limits = shares.limits_on(process.declared if process else None, gpu)
+    for process in held:
+        if not process.sized:
+            continue
+        limits = shares.limits_on(process.process.declared, process.gpu.uuid)
         limited = limited or bool(limits)
         alone = next((limit.bytes for limit in limits if not limit.scope), None)
         scopes = [limit for limit in limits if limit.scope]
         if not scopes:
-            extent += size if alone is None else alone
+            extent += process.memory if alone is None else alone
             continue
         least = min(scopes, key=lambda limit: limit.bytes)
         _, others = shared.get(least.scope, (0, 0))
@@ -109,7 +91,7 @@ def _extent(held: Mapping[int, int], owners: Mapping[int, Process], gpu: str) ->
     return extent if limited else None
 
 
-def memory_bar(gpu: Gpu, held: Sequence[Part], width: int, glyphs: Glyphs) -> list[BarSegment]:
+def memory_bar(gpu: Gpu, held: Sequence[BarPart], width: int, glyphs: Glyphs) -> list[BarSegment]:
     """Draw a GPU's memory as exactly `width` cells: owners, memory of unknown processes, promised memory, free memory.
 
     The width stands for the memory that processes can have: total less reserved. Owners whose parts are smaller than a
@@ -167,7 +149,7 @@ def _joined(bar: Sequence[BarSegment]) -> list[BarSegment]:
 class _Place(NamedTuple):
     """Position of a part in a bar, in cells."""
 
-    part: Part
+    part: BarPart
     start: int
     until: int
     begin: float
@@ -175,14 +157,14 @@ class _Place(NamedTuple):
     end: float
 
 
-def _places(held: Sequence[Part], cell: float, width: int, glyphs: Glyphs) -> list[_Place]:
+def _places(held: Sequence[BarPart], cell: float, width: int, glyphs: Glyphs) -> list[_Place]:
     """Return the positions of the parts; small ones are one part, and each has at least one cell if there is room."""
     shown = [part for part in held if part.bytes >= cell]
     small = [part for part in held if part.bytes < cell]
     together = sum(part.bytes for part in small)
     if together >= cell / 2:
         least = max(together, round(cell))
-        shown.append(small[0]._replace(bytes=least) if len(small) == 1 else Part(None, f"+{len(small)}", least))
+        shown.append(small[0]._replace(bytes=least) if len(small) == 1 else BarPart(None, f"+{len(small)}", least))
     places = []
     start, end = 0, 0.0
     for place, part in enumerate(shown):
@@ -229,7 +211,7 @@ def _draw_part(bar: list[BarSegment], place: _Place, marks: set[int], glyphs: Gl
         x += cell_len(char)
 
 
-def _label(part: Part, rooms: Sequence[tuple[int, int]], glyphs: Glyphs) -> tuple[str, int, int]:
+def _label(part: BarPart, rooms: Sequence[tuple[int, int]], glyphs: Glyphs) -> tuple[str, int, int]:
     """Return the longest label of a part that fits, and the room that it fits in: where it starts, and its cells."""
     # A blank after the name keeps it apart from the next one; `+8` needs none.
     pad = 0 if part.name.startswith("+") else 1
@@ -347,7 +329,6 @@ class _GpuRow:
         view: View,
         gpu: Gpu,
         alerts: Sequence[Alert],
-        owners: Mapping[int, Process],
         columns: Sequence[Column],
         width: int,
         bars: Bars,
@@ -360,7 +341,7 @@ class _GpuRow:
         self.worded = worded
         """Whether figures have units, as there are no titles."""
         self.view, self.gpu, self.alerts = view, gpu, alerts
-        self.owners, self.columns, self.bars = owners, columns, bars
+        self.columns, self.bars = columns, bars
         self.state_cells = width - sum(column.gap + column.cells for column in columns)
         self.glyphs = view.styles.glyphs
         self.old = view.dimmed(gpu)
@@ -375,7 +356,7 @@ class _GpuRow:
     def instance_cells(self, instance: Instance) -> tuple[Cell, ...]:
         """Return the cells of a MIG instance: its own memory, and that its utilization cannot be read."""
         named = any(column.id == "name" for column in self.columns)
-        held = [one for one in self.gpu.holdings if one.gpu_instance == instance.gpu_instance]
+        owners = self.view.frame.holdings.owners_on_instance(self.gpu, instance.gpu_instance)
         # A bar is drawn for a GPU; an instance is one with its own memory, and what it holds is all that is listed.
         promises = tuple(one for one in self.gpu.promises if one.gpu_instance == instance.gpu_instance)
         own = Gpu(index=self.gpu.index, memory=instance.memory, promises=promises)
@@ -389,7 +370,7 @@ class _GpuRow:
                 cells.append(((f" {instance.profile}", "muted"),))
             elif column.id == "bar":
                 indent = int(not named)
-                cells.append(((" " * indent, "text"), *self._bar(own, held, column.cells - indent)))
+                cells.append(((" " * indent, "text"), *self._bar(own, owners, column.cells - indent)))
             elif column.id == "memory":
                 cells.append(((self._figure(own, "memory"), self._dim(column.role)),))
             elif column.id in ("free", "left"):
@@ -461,7 +442,7 @@ class _GpuRow:
             case "name":
                 text, role = short_name(gpu.name), "muted"
             case "bar":
-                return self._bar(gpu, gpu.holdings, column.cells)
+                return self._bar(gpu, self.view.frame.holdings.owners(gpu), column.cells)
             case "free" | "left":
                 return self._room(gpu, column.id)
             case "utilization":
@@ -495,17 +476,17 @@ class _GpuRow:
             return ((figure, self._dim(role)),)
         return ((f"{figure:>6}", self._dim(role)), (f" {key}{',' * (key == 'free')}", self._dim("muted")))
 
-    def _bar(self, gpu: Gpu, holdings: Sequence[Holding], cells: int) -> Cell:
+    def _bar(self, gpu: Gpu, owners: Sequence[GpuOwner], cells: int) -> Cell:
         unknown = next((one for one in (gpu.memory.total, gpu.memory.used) if isinstance(one, Reason)), None)
-        if unknown is not None and not any(known(one.memory) for one in holdings):
+        if unknown is not None and not any(one.sized for owner in owners for one in owner.processes):
             return ((f"memory: {unknown.value}", self._dim("muted")),)  # an empty bar would say that it is free
-        held = tuple(parts(holdings, self.owners, self.gpu.uuid, self.view.styles.initial))
+        held = tuple(bar_parts(owners, self.view.styles.initial))
         key = (held, gpu.memory, gpu.unattributed, gpu.promises, cells, self.old)
         if key not in self.bars:
             self.bars[key] = self._draw_bar(gpu, held, cells)
         return self.bars[key]
 
-    def _draw_bar(self, gpu: Gpu, held: Sequence[Part], cells: int) -> Cell:
+    def _draw_bar(self, gpu: Gpu, held: Sequence[BarPart], cells: int) -> Cell:
         styles = self.view.styles
         make = {"seam": styles.seam, "fill": styles.owner, "edge": styles.edge, "mark": styles.mark}
         return tuple(
@@ -548,7 +529,7 @@ def severity_mark(gpu: Gpu, alerts: Sequence[Alert], glyphs: Glyphs, *, stale: b
 def state_of(view: View, gpu: Gpu, cells: int) -> tuple[str, Role, Cell]:
     """Return the mark of a GPU, the role of its words, and its state in `cells` cells, as in its row."""
     alerts = [alert for alert in view.frame.alerts if alert.gpu == gpu.key]
-    row = _GpuRow(view, gpu, alerts, {}, (), cells, {})
+    row = _GpuRow(view, gpu, alerts, (), cells, {})
     return row.mark, row.role, row.state() if gpu.health is Health.OK else ((gpu.health.value, row.role),)
 
 
@@ -640,12 +621,11 @@ class Gpus(CursorList[Gpu]):
         alerts: defaultdict[str, list[Alert]] = defaultdict(list)
         for alert in view.frame.alerts:
             alerts[alert.gpu].append(alert)
-        owners = {process.pid: process for process in view.frame.snapshot.processes}
         if layout.gpu_form is Form.HEAT_MAP:
             self._grid = heat_map_grid(width, len(self.found), max((gpu.index for gpu in self.found), default=0))
             lines = self._heat_map(view, alerts, width, layout.gpus, self._grid)
             if layout.detail and self.selected is not None:
-                lines.append(self._detail(view, self.selected, alerts, owners, width))
+                lines.append(self._detail(view, self.selected, alerts, width))
             return lines
         self._grid = None
         columns = gpu_columns(layout.gpu_form, width, view.styles.glyphs)
@@ -654,7 +634,7 @@ class Gpus(CursorList[Gpu]):
         rows = []
         for place, gpu in enumerate(self.found):
             here = self.active and place == self.cursor
-            row = _GpuRow(view, gpu, alerts[gpu.key], owners, columns, width, self._bars, here=here)
+            row = _GpuRow(view, gpu, alerts[gpu.key], columns, width, self._bars, here=here)
             background: Background = "cursor" if here else "base"
             rows.append(TableRow((gpu.key, background), row.cells(), background))
             if layout.children:
@@ -715,15 +695,13 @@ class Gpus(CursorList[Gpu]):
         else:
             builder.write(figure, style, 3, right=True)
 
-    def _detail(
-        self, view: View, gpu: Gpu, alerts: Mapping[str, Sequence[Alert]], owners: Mapping[int, Process], width: int
-    ) -> Line:
+    def _detail(self, view: View, gpu: Gpu, alerts: Mapping[str, Sequence[Alert]], width: int) -> Line:
         """Return the line about the chosen GPU below a heat map: its row, with units in place of titles."""
         name = f" GPU {gpu.index}"
         columns = [*gpu_columns(Form.COMPACT, width, view.styles.glyphs, worded=True)]
         columns[1] = replace(columns[1], cells=len(name) + 1)
         columns[2] = replace(columns[2], cells=columns[2].cells - len(name) + 3)
-        row = _GpuRow(view, gpu, alerts.get(gpu.key, ()), owners, columns, width, self._bars, worded=True)
+        row = _GpuRow(view, gpu, alerts.get(gpu.key, ()), columns, width, self._bars, worded=True)
         mark, _, *rest = row.cells()
         cells = (mark, ((name, "strong"),), *rest)
         return self._table.lines(view.styles, width, columns, [TableRow(gpu.key, cells)])[0]

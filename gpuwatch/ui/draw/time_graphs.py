@@ -6,17 +6,15 @@ from collections.abc import Callable, Collection, Sequence
 from math import ceil
 from typing import Any, Final, NamedTuple
 
-from msgspec.structs import replace
-
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.unattributed import missing
 from gpuwatch.analysis.events import fold_repeats, lasted_words, moment, repeat_words, state_words, without_known
 from gpuwatch.base.units import GIB, gib
 from gpuwatch.history.timeline import Extent, Key, Metric, user_owner
-from gpuwatch.model.shares import declared_memory, usable
+from gpuwatch.model.shares import declared_by, usable
 from gpuwatch.model.snapshot import Gpu, Reading, known, number
 from gpuwatch.monitor import Frame
-from gpuwatch.ui.draw.gpus import parts
+from gpuwatch.ui.draw.gpus import bar_parts
 from gpuwatch.ui.draw.graph import (
     SPANS,
     Curve,
@@ -242,8 +240,8 @@ class FrameGraphs(TimeGraphs):
         timeline, key = self.frame.history.timeline, gpu.key
         styles = self.styles
         used = self.read(key, "", Metric.USED, stacked=True)
-        people = {process.pid: process for process in self.frame.snapshot.processes}
-        held = {part.uid: part for part in parts(gpu.holdings, people, gpu.uuid)}
+        holders = {one.uid: one for one in self.frame.holdings.owners(gpu)}
+        held = {part.uid: part for part in bar_parts(holders.values())}
         owners = {user_owner(uid) for uid in held} | set(timeline.owners(key, self.until, self.span))
         curves: list[Curve] = []
         limits: list[GraphLimit] = []
@@ -259,14 +257,11 @@ class FrameGraphs(TimeGraphs):
             part = held.get(uid)
             limit = ""
             if part is not None and part.declared is not None:
-                mine = tuple(
-                    holding for holding in gpu.holdings if holding.pid in people and people[holding.pid].uid == uid
-                )
-                sums = declared_memory(replace(gpu, holdings=mine), people)
+                sums = declared_by(holders[uid], self.frame.holdings.processes)
                 if not sums.unread and not sums.undeclared:
                     limit = gib(part.declared)
                 label_once = "" if limits else "as declared"
-                since = max((people[holding.pid].started or 0.0 for holding in mine), default=0.0)
+                since = max(one.process.started or 0.0 for one in holders[uid].processes)
                 limits.append(GraphLimit(label_once, self._above(below, part.declared, since), styles("strong")))
             below = [
                 None if base is None and value is None else (base or 0.0) + (value or 0.0)

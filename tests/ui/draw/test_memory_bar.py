@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gpuwatch.model.snapshot import Reason
-from gpuwatch.ui.draw.gpus import BarSegment, Part, memory_bar, sparkline
+from gpuwatch.ui.draw.gpus import BarPart, BarSegment, memory_bar, sparkline
 from gpuwatch.ui.draw.theme import ASCII, PLAIN, UNICODE, Glyphs, make_styles
 from tests.support import builders
 from tests.support.builders import GIB, RESERVED, TOTAL
@@ -17,22 +17,22 @@ USABLE = (TOTAL - RESERVED) / GIB
 NAMES = st.text(st.sampled_from("ab日éz[/]"), min_size=1, max_size=12)
 
 
-def drawn(held: list[Part], width: int, glyphs: Glyphs = UNICODE, unattributed_gib: float = 0.0) -> str:
+def drawn(held: list[BarPart], width: int, glyphs: Glyphs = UNICODE, unattributed_gib: float = 0.0) -> str:
     card = builders.gpu(0, unattributed=round(unattributed_gib * GIB))
     return "".join(piece.text for piece in memory_bar(card, held, width, glyphs))
 
 
-def part(name: str, gib: float, uid: int | None = 1, declared: float | None = None) -> Part:
-    return Part(uid, name, round(gib * GIB), None if declared is None else round(declared * GIB))
+def part(name: str, gib: float, uid: int | None = 1, declared: float | None = None) -> BarPart:
+    return BarPart(uid, name, round(gib * GIB), None if declared is None else round(declared * GIB))
 
 
-def cells(held: list[Part], width: int, glyphs: Glyphs = UNICODE) -> list[BarSegment]:
+def cells(held: list[BarPart], width: int, glyphs: Glyphs = UNICODE) -> list[BarSegment]:
     """Return a bar cell by cell; all names are of letters that take one."""
     pieces = memory_bar(builders.gpu(0, unattributed=0), held, width, glyphs)
     return [piece._replace(text=letter) for piece in pieces for letter in piece.text]
 
 
-def marks(held: list[Part], width: int) -> list[int]:
+def marks(held: list[BarPart], width: int) -> list[int]:
     return [at for at, cell in enumerate(cells(held, width)) if cell.kind == "mark"]
 
 
@@ -72,7 +72,7 @@ CELL = USABLE / 40
         ([part("ada", 40, 99), *(part(f"u{n}", 0.5, n) for n in range(8))], 60, "▏ada 40.0" + " " * 21 + "▏+8"),
     ],
 )
-def test_a_part_has_the_longest_label_that_fits(held: list[Part], width: int, beginning: str) -> None:
+def test_a_part_has_the_longest_label_that_fits(held: list[BarPart], width: int, beginning: str) -> None:
     assert drawn(held, width).startswith(beginning)
 
 
@@ -94,7 +94,7 @@ def test_memory_of_unknown_processes_is_hatched_and_not_free() -> None:
         ([part("ada", 40, 1), part("ben", 30, 2, declared=0.1)], [21]),
     ],
 )
-def test_a_mark_stands_where_the_part_of_who_holds_more_would_end(held: list[Part], places: list[int]) -> None:
+def test_a_mark_stands_where_the_part_of_who_holds_more_would_end(held: list[BarPart], places: list[int]) -> None:
     assert marks(held, 40) == places
 
 
