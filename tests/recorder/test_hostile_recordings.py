@@ -118,7 +118,7 @@ def changed(*statements: str) -> Make:
 
     def make(path: Path) -> None:
         rows(path, line())
-        change(path, *statements)
+        change(path, "BEGIN", *statements, "COMMIT")
 
     return make
 

@@ -105,16 +105,21 @@ def key_of(snapshot: Snapshot, pid: int = PID) -> tuple[str, int, int]:
     return next(row.key for row in rows(snapshot) if row.holding.pid == pid)
 
 
-def text_of(app: App[Any]) -> str:
-    """What is on the screen, line by line."""
-    return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
+def screen(app: App[Any]) -> list[str]:
+    """Return what is on screen, line by line."""
+    return [strip.text for strip in app.screen._compositor.render_strips()]
+
+
+def text(app: App[Any]) -> str:
+    """Return what is on screen as one text."""
+    return "\n".join(screen(app))
 
 
 async def until(pilot: Pilot[Any], condition: Callable[[], bool]) -> None:
     """Let the app run until a condition holds; where it does not, fail with the condition and the screen."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < deadline, f"{describe(condition)}\nthe screen:\n{text_of(pilot.app)}"
+        assert time.monotonic() < deadline, f"{describe(condition)}\nthe screen:\n{text(pilot.app)}"
         await pilot.pause(0.01)
 
 
@@ -269,15 +274,6 @@ async def hand(app: GpuwatchApp, pilot: Pilot[int], new: Frame) -> None:
     new = msgspec.structs.replace(new, raised=new.raised or raised)
     app.post_message(NewFrame(new))
     await pilot.pause()
-
-
-def screen(app: App[int]) -> list[str]:
-    """Return what is on screen, line by line."""
-    return ["".join(segment.text for segment in strip) for strip in app.screen._compositor.render_strips()]
-
-
-def text(app: App[int]) -> str:
-    return "\n".join(screen(app))
 
 
 def table(app: GpuwatchApp) -> list[str]:

@@ -32,7 +32,6 @@ from tests.support.screen import (
     press,
     running,
     text,
-    text_of,
     until,
 )
 
@@ -120,7 +119,7 @@ MUTED = alert(0, acknowledged=True, muted=True)
 )
 async def test_each_choice_does_what_it_says_and_closes(alerts: list[Alert], choice: str, calls: list[object]) -> None:
     async with shown(*alerts) as (app, pilot, _, watch):
-        assert choice != "all" or "Acknowledge all 2" in text_of(app)
+        assert choice != "all" or "Acknowledge all 2" in text(app)
         await choose(app, pilot, choice)
         assert watch.asked == calls
         assert not isinstance(app.screen, AcknowledgeDialog)
@@ -132,7 +131,7 @@ async def test_until_the_next_morning(hour: int, words: str) -> None:
     screen = AcknowledgeDialog([alert(0)], watch, wall=lambda: morning(0) + (hour - 8) * HOUR)
     async with app.run_test() as pilot:
         await app.push_screen(screen)
-        await until(pilot, lambda: words in text_of(app))
+        await until(pilot, lambda: words in text(app))
         await choose(app, pilot, "morning")
         assert watch.asked == [Mute(rule=HELD, key=alert(0).key, until=morning(hour > 8))]
 
@@ -155,13 +154,13 @@ async def test_a_muted_alert_says_until_when(mute: Mute, words: str) -> None:
     seen = replace(frame(machine(2), alert(0, muted=True)), attention=Attention(mutes=(mute,)))
     async with running(seen) as (app, pilot):
         await press(pilot, "a")
-        assert words in text_of(app)
+        assert words in text(app)
 
 
 async def test_the_alert_of_what_is_under_the_cursor_comes_first() -> None:
     async with running(frame(machine(3), alert(0), alert(2)), (120, 36)) as (app, pilot):
         await press(pilot, "tab", "down", "down", "a")
-        assert "GPU 2 near limit" in text_of(app)
+        assert "GPU 2 near limit" in text(app)
 
 
 async def test_of_an_alert_that_has_ended_meanwhile_nothing_is_offered() -> None:
@@ -169,7 +168,7 @@ async def test_of_an_alert_that_has_ended_meanwhile_nothing_is_offered() -> None
         await press(pilot, "a")
         assert offered(app) == ["acknowledge", "hour", "morning", "rule", "show", "cancel"]
         await hand(app, pilot, replace(frame(machine(2)), cleared=(alert(1, ended=EPOCH + 1),)))
-        assert "ended: GPU 1 near limit" in text_of(app)
+        assert "ended: GPU 1 near limit" in text(app)
         assert offered(app) == ["cancel"]
         await press(pilot, "enter")
         assert asked(app) == []
@@ -181,8 +180,8 @@ async def test_the_dialog_follows_the_frames_and_the_mark_stays_on_its_choice() 
         await pilot.press("a", "up", "up", "up")
         assert marked(app) == "all"
         await hand(app, pilot, frame(machine(4), alert(0, title="it got worse"), alert(1)))
-        assert "it got worse" in text_of(app)
-        assert "Acknowledge all 2" in text_of(app)
+        assert "it got worse" in text(app)
+        assert "Acknowledge all 2" in text(app)
         assert marked(app) == "all"
         await hand(app, pilot, frame(machine(4), alert(0, acknowledged=True), alert(1)))
         assert offered(app) == ["hour", "morning", "rule", "show", "undo", "cancel"], "no choice moves"
@@ -200,9 +199,9 @@ async def test_what_is_muted_can_speak_again_when_nothing_of_it_holds() -> None:
     async with running(silenced(Mute(rule="XID"), one)) as (app, pilot):
         assert "2 muted" in text(app)
         await press(pilot, "a")
-        assert "the rule “XID” is muted until you unmute it" in text_of(app)
+        assert "the rule “XID” is muted until you unmute it" in text(app)
         await press(pilot, "right")
-        assert "an alert of “memory near limit” is muted until " in text_of(app)
+        assert "an alert of “memory near limit” is muted until " in text(app)
         await press(pilot, "left", "enter")
         assert asked(app) == [("unmute", "XID", "")]
         assert app.screen is app.dashboard

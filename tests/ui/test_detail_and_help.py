@@ -33,7 +33,7 @@ from gpuwatch.ui.screens.pages import DetailScreen
 from gpuwatch.ui.terminal_app import GpuwatchCommands
 from tests.support import builders
 from tests.support.builders import process
-from tests.support.screen import HOSTILE, PID, Host, a_snapshot, fits, frame_of, key_of, press, text_of, until
+from tests.support.screen import HOSTILE, PID, Host, a_snapshot, fits, frame_of, key_of, press, text, until
 
 Shown = tuple[Host, Pilot[None]]
 
@@ -55,12 +55,12 @@ def facts_of(section: Section) -> dict[str, str]:
 async def test_help_opens_scrolls_and_closes() -> None:
     for size, key in (((80, 24), "q"), ((60, 10), "question_mark")):
         async with shown(HelpScreen(KEYS, frame_of(a_snapshot())), size) as (app, pilot):
-            assert "All that is known of this process" in text_of(app)
+            assert "All that is known of this process" in text(app)
             assert fits(app)
             await press(pilot, "G")
-            assert "gpuwatch docs" in text_of(app)
+            assert "gpuwatch docs" in text(app)
             await press(pilot, "g", "j", "space", "b", "k")
-            assert "Enter" in text_of(app)
+            assert "Enter" in text(app)
             await press(pilot, key)
             assert not isinstance(app.screen, HelpScreen)
 
@@ -71,7 +71,7 @@ async def test_help_is_one_screen_in_a_wide_terminal(keys: Sequence[Key]) -> Non
     seen = a_snapshot()
     hidden = replace(seen.processes[0], declared=Declared(knowledge=Knowledge.UNREADABLE))
     async with shown(HelpScreen(keys, frame_of(replace(seen, processes=(hidden,)))), (160, 50)) as (app, _):
-        lines = text_of(app).split("\n")
+        lines = text(app).split("\n")
         assert not any("▐" in line for line in lines), "there is nothing to scroll to"
         screen = app.screen
         assert isinstance(screen, HelpScreen)
@@ -89,7 +89,7 @@ async def test_detail_shows_hostile_text_as_it_is() -> None:
                 seen = a_snapshot(command, parent=command[:60], name=command[:60])
                 await app.push_screen(DetailScreen(key_of(seen), frame_of(seen)))
                 await pilot.pause()
-                assert command[:8] in text_of(app)
+                assert command[:8] in text(app)
                 assert fits(app)
                 await pilot.click("#body", offset=(20, 1))
                 await press(pilot, "enter")
@@ -103,9 +103,9 @@ async def test_detail_tells_reasons_and_all_gpus() -> None:
     places = {"On GPU 7", "On GPU 2", "GPU-7", "GPU 2, 7", "GPU instance 3, compute instance 0", "bash 900"}
     words = {"compute and graphics", "no sample", "no permission"}
     async with shown(DetailScreen(key_of(seen), frame_of(seen)), (160, 70)) as (app, _):
-        assert [word for word in places | words if word not in text_of(app)] == []
+        assert [word for word in places | words if word not in text(app)] == []
         assert [
-            words for words in ("slowed down by  nothing", "ECC", "terminal", "0 B of unknown") if words in text_of(app)
+            words for words in ("slowed down by  nothing", "ECC", "terminal", "0 B of unknown") if words in text(app)
         ] == []
 
 
@@ -116,12 +116,12 @@ async def test_detail_lives_and_tells_when_the_process_is_gone() -> None:
         grown = builders.at(builders.snapshot([builders.gpu(4, holdings=[builders.holding(PID, 13.5)])]), 1)
         screen.refresh_frame(frame_of(grown))
         await pilot.press("pagedown", "k")
-        await until(pilot, lambda: "13.5 GiB" in text_of(app))
+        await until(pilot, lambda: "13.5 GiB" in text(app))
         silent = builders.snapshot([builders.gpu(4, health=Health.SILENT)])
         screen.refresh_frame(frame_of(builders.at(silent, 12)))
-        await until(pilot, lambda: "does not report its processes now" in text_of(app))
+        await until(pilot, lambda: "does not report its processes now" in text(app))
         screen.refresh_frame(frame_of(builders.at(builders.snapshot([builders.gpu(4)]), 15)))
-        await until(pilot, lambda: "Ended, or released its GPU memory, 14 s ago" in text_of(app))
+        await until(pilot, lambda: "Ended, or released its GPU memory, 14 s ago" in text(app))
         assert screen.page.over
         await pilot.press("K")
         assert app.asked == []
@@ -132,7 +132,7 @@ async def test_detail_lives_and_tells_when_the_process_is_gone() -> None:
 
 async def test_detail_of_a_process_that_no_frame_has() -> None:
     async with shown(DetailScreen(("GPU-x", 1, 1), frame_of(a_snapshot())), (60, 10)) as (app, pilot):
-        assert "on no GPU any more" in text_of(app)
+        assert "on no GPU any more" in text(app)
         await pilot.press("K", "q")
         assert app.asked == []
 

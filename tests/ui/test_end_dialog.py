@@ -22,7 +22,7 @@ from gpuwatch.ui.screens.end_dialog import EndDialog
 from tests.support import builders
 from tests.support.kill import RealRun, a_pinner, held_by, on_record, outcomes
 from tests.support.process import ME, GpuHolder
-from tests.support.screen import HOSTILE, PID, Host, a_snapshot, fits, frame_of, key_of, set_size, text_of, until
+from tests.support.screen import HOSTILE, PID, Host, a_snapshot, fits, frame_of, key_of, set_size, text, until
 from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
@@ -109,7 +109,7 @@ async def asking_run(
 async def choose_all(pilot: Pilot[Any], count: int) -> None:
     """Choose the whole run, and wait until that is asked."""
     await pilot.press("s")
-    await until(pilot, lambda: "▌ Cancel ▐" in text_of(pilot.app) and f"Terminate {count}" in text_of(pilot.app))
+    await until(pilot, lambda: "▌ Cancel ▐" in text(pilot.app) and f"Terminate {count}" in text(pilot.app))
 
 
 TERMINATE = ("right", "right", "enter")
@@ -121,7 +121,7 @@ async def test_cancel_is_the_default_and_neither_enter_nor_k_ends_anything(
 ) -> None:
     pinner = a_pinner(tmp_path)
     async with asking(pinner, size=size) as (app, pilot, screen, training):
-        shown = text_of(app)
+        shown = text(app)
         facts = (f"End process {training.pid}?", "python train.py", "GPU 4 · 12.0 GiB", "its parent ended")
         for words in (*facts, "Cancel", "Interrupt (SIGINT)", "Terminate (SIGTERM)"):
             assert words in shown
@@ -157,7 +157,7 @@ async def test_the_dialog_shows_hostile_text_as_it_is(tmp_path: Path) -> None:
             assert fits(app)
             assert screen.query_one(ChoiceRow).region.bottom <= 10  # the buttons are always to be seen
             await set_size(pilot, (160, 50))
-            assert command[:8] in text_of(app)
+            assert command[:8] in text(app)
             assert fits(app)
             await pilot.click("#dialog", offset=(3, 3))
             await pilot.press("escape")
@@ -176,7 +176,7 @@ async def test_a_process_is_ended_by_keys(tmp_path: Path) -> None:
         for seconds in (1, 2):
             app.end_dialogs.queue.observe(frame_of(builders.at(held_by(training, gib=0), seconds)))
         await reached(pilot, screen, KillChoice.CLOSE)
-        assert "12.0 GiB freed on GPU 4" in text_of(app)
+        assert "12.0 GiB freed on GPU 4" in text(app)
         assert focused(screen) is KillChoice.CLOSE
         await pilot.press("enter")
         await closed(pilot, screen)
@@ -193,7 +193,7 @@ async def test_sigterm_ignored_then_asked_then_killed(tmp_path: Path) -> None:
             await reached(pilot, screen, KillChoice.WAIT)
             assert focused(screen) is KillChoice.WAIT
             if again:
-                await until(pilot, lambda: re.search(r"ignored SIGTERM for 1\d s", text_of(app)) is not None)
+                await until(pilot, lambda: re.search(r"ignored SIGTERM for 1\d s", text(app)) is not None)
                 await pilot.press("enter")
         assert training.alive()
         await pilot.press("right", "enter")
@@ -201,7 +201,7 @@ async def test_sigterm_ignored_then_asked_then_killed(tmp_path: Path) -> None:
         training.wait_until_exited()
         clock.ahead += 10
         await reached(pilot, screen, KillChoice.CLOSE)
-        await until(pilot, lambda: "exited after" in text_of(app))
+        await until(pilot, lambda: "exited after" in text(app))
     assert outcomes(pinner) == [(["SIGTERM", "SIGKILL"], "exited")]
 
 
@@ -232,8 +232,8 @@ async def test_a_hidden_dialog_is_shown_again_and_no_second_signal_offered(tmp_p
         await closed(pilot, screen)
         again = await opened(pilot, held_by(training), training.pid, KillChoice.HIDE)
         assert again.ending is screen.ending
-        assert f"End process {training.pid}?" in text_of(app)
-        assert "python train.py" in text_of(app)
+        assert f"End process {training.pid}?" in text(app)
+        assert "python train.py" in text(app)
         assert not app.end_dialogs.open(key_of(held_by(training), training.pid), frame_of(held_by(training)))
         await pilot.press("enter")
         await closed(pilot, again)
@@ -262,7 +262,7 @@ async def test_what_may_not_be_ended_is_not_asked_about(tmp_path: Path) -> None:
 async def test_what_cannot_be_recorded_is_warned_of_first_of_all_and_told_afterwards(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     async with asking(a_pinner(tmp_path / "file" / "gpuwatch"), size=(60, 8)) as (app, pilot, screen, _):
-        assert "▲ cannot record actions" in text_of(app)
+        assert "▲ cannot record actions" in text(app)
         await pilot.press(*TERMINATE)
         await until(pilot, lambda: screen.ending.exited)
         await until(pilot, lambda: bool(app._notifications))
@@ -275,14 +275,14 @@ async def test_what_cannot_be_recorded_is_warned_of_first_of_all_and_told_afterw
 async def test_a_whole_run_is_chosen_shown_and_ended(tmp_path: Path) -> None:
     async with asking_run(tmp_path, (160, 50), workers=1) as (app, pilot, screen, run, _):
         rank = run.of("rank")[0]
-        assert "its run has 5" in text_of(app)
-        assert f"End process {rank}?" in text_of(app)
+        assert "its run has 5" in text(app)
+        assert f"End process {rank}?" in text(app)
         await pilot.press("right", "right")
         await choose_all(pilot, 5)
         assert screen.ending.whole_run
-        assert f"End the run of {rank}?" in text_of(app)
+        assert f"End the run of {rank}?" in text(app)
         assert focused(screen) is KillChoice.CANCEL, "what is meant has changed: the focus is on no signal"
-        assert all(str(pid) in text_of(app) for pid in run.roles)
+        assert all(str(pid) in text(app) for pid in run.roles)
         await pilot.press(*TERMINATE)
         await until(pilot, lambda: not run.alive())
         await until(pilot, lambda: screen.ending.exited)
@@ -297,16 +297,16 @@ async def test_a_key_that_is_quicker_than_the_screen_ends_no_run_that_was_not_sh
         assert focused(screen) is KillChoice.TERMINATE
         screen.ending.toggle()
         screen.query(ChoiceButton).last().action_press()
-        await until(pilot, lambda: "Terminate 5" in text_of(app))
+        await until(pilot, lambda: "Terminate 5" in text(app))
         assert screen.ending.sent is None
         await pilot.press("escape")
         await closed(pilot, screen)
         assert app.end_dialogs is not None
         snapshot = run.snapshot()
         assert app.end_dialogs.open(key_of(snapshot, run.of("rank")[0]), frame_of(snapshot), whole_run=True)
-        await until(pilot, lambda: "Terminate 5 (SIGTERM)" in text_of(app))
+        await until(pilot, lambda: "Terminate 5 (SIGTERM)" in text(app))
         await pilot.press("s")
-        await until(pilot, lambda: "Terminate (SIGTERM)" in text_of(app))
+        await until(pilot, lambda: "Terminate (SIGTERM)" in text(app))
         assert run.alive() == set(run.roles)
         assert app.pinner is not None
         assert on_record(app.pinner) == []
@@ -320,9 +320,9 @@ async def test_what_sends_nothing_keeps_the_focus_when_one_of_a_run_exits(tmp_pa
         clock.ahead += 10
         await reached(pilot, screen, KillChoice.WAIT)
         await pilot.press("right", "right")
-        assert "▌ Leave it ▐" in text_of(app)
+        assert "▌ Leave it ▐" in text(app)
         os.kill(run.of("rank")[1], signal.SIGKILL)
-        await until(pilot, lambda: "Kill 2 (SIGKILL)" in text_of(app) and "▌" in text_of(app))
+        await until(pilot, lambda: "Kill 2 (SIGKILL)" in text(app) and "▌" in text(app))
         assert focused(screen) is KillChoice.LEAVE
         await pilot.press("left")
         assert focused(screen) is KillChoice.KILL
@@ -335,7 +335,7 @@ async def test_what_sends_nothing_keeps_the_focus_when_one_of_a_run_exits(tmp_pa
 
 async def marked(pilot: Pilot[Any], words: str) -> None:
     """Wait until a button is on screen with these words and the marks of what Enter presses."""
-    await until(pilot, lambda: f"▌{words}▐" in text_of(pilot.app).replace("▌ ", "▌").replace(" ▐", "▐"))
+    await until(pilot, lambda: f"▌{words}▐" in text(pilot.app).replace("▌ ", "▌").replace(" ▐", "▐"))
 
 
 async def test_the_buttons_of_a_run_are_on_screen_at_every_size(tmp_path: Path) -> None:

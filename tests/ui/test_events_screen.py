@@ -23,7 +23,7 @@ from gpuwatch.ui.screens.events import EventList, EventsScreen, event_facts, eve
 from gpuwatch.ui.screens.list_screen import fact_lines
 from gpuwatch.ui.screens.pages import DetailScreen
 from tests.support.builders import EPOCH, gpu, holding, process, snapshot
-from tests.support.screen import alert, frame, hand, machine, press, running, screen, text, text_of, top, until
+from tests.support.screen import alert, frame, hand, machine, press, running, screen, text, top, until
 
 NOW = time.time()
 SKIN = make_styles("gpuwatch-dark")
@@ -68,17 +68,17 @@ async def test_the_log_and_what_holds_now_are_one_list_the_newest_first() -> Non
     ]
     async with running(frame(machine(4), *holds), (120, 36), helpers=log(*logged)) as (app, pilot):
         await pilot.press("e")
-        await until(pilot, lambda: "event 5" in text_of(app))
+        await until(pilot, lambda: "event 5" in text(app))
         titles = ("as it is now", "as we see it", "event 2", "event 5", "an earlier one")
         assert [words in line for words, line in zip(titles, shown(app), strict=False)] == [True] * 5
-        assert not any(words in text_of(app) for words in ("as it was logged", "as they saw it"))
-        assert "5 in all · 2 ongoing" in text_of(app)
+        assert not any(words in text(app) for words in ("as it was logged", "as they saw it"))
+        assert "5 in all · 2 ongoing" in text(app)
         assert "back within the limit" in shown(app)[2]
         assert "ongoing" in shown(app)[0]
         await press(pilot, "o")
-        assert "event 5" not in text_of(app)
+        assert "event 5" not in text(app)
         await press(pilot, "o", "j", "a")
-        assert "event 5" in text_of(app)
+        assert "event 5" in text(app)
         assert isinstance(app.screen, AcknowledgeDialog)
         assert isinstance(app.screen.page, Alert)
         assert app.screen.page.title == "as we see it"
@@ -88,7 +88,7 @@ async def test_repeats_are_one_line_until_a_filter_asks_for_them() -> None:
     flaps = [past(20 + number, rule="throttled", title="GPU 1 throttled") for number in range(12)]
     async with running(frame(machine(4)), (120, 36), helpers=log(*flaps, past(1))) as (app, pilot):
         await pilot.press("e")
-        await until(pilot, lambda: "12 times, 6m in all, first " in text_of(app))
+        await until(pilot, lambda: "12 times, 6m in all, first " in text(app))
         assert len([line for line in shown(app) if line.strip()]) == 2
         await press(pilot, "slash", *"throttled", "enter")
         assert len([line for line in shown(app) if line.strip()]) == 12
@@ -108,7 +108,7 @@ async def test_without_a_log_what_ends_stays_in_the_list() -> None:
         await hand(app, pilot, replace(frame(machine(4)), cleared=(over,)))
         await pilot.pause()
         assert ["is over" in shown(app)[0], "it was let go" in shown(app)[0]] == [True, True]
-        assert "2 in all · 0 ongoing · since gpuwatch started" in text_of(app)
+        assert "2 in all · 0 ongoing · since gpuwatch started" in text(app)
 
 
 def broken() -> Events:
@@ -125,7 +125,7 @@ def broken() -> Events:
 async def test_what_cannot_be_read_of_the_log_is_said(helpers: Helpers, words: list[str]) -> None:
     async with running(frame(machine(2)), (120, 36), helpers=helpers) as (app, pilot):
         await pilot.press("e")
-        await until(pilot, lambda: all(word in text_of(app) for word in words))
+        await until(pilot, lambda: all(word in text(app) for word in words))
 
 
 def test_the_detail_tells_all_that_is_known() -> None:
@@ -177,7 +177,7 @@ async def test_a_process_that_is_on_several_gpus_is_found_by_each_of_them() -> N
         await pilot.press("e", "slash", *"gpu:")
         for index, found in enumerate((True, True, False, True)):
             await press(pilot, str(index))
-            assert ("pid 7 (hal)" in text_of(app)) is found
+            assert ("pid 7 (hal)" in text(app)) is found
             await pilot.press("backspace")
 
 
@@ -241,7 +241,7 @@ async def test_an_ended_events_pid_that_another_process_has_by_now_is_not_shown(
     old = alert(2, id="past", subject=f"1021:7 {gpu(2).key}", pids=(1021,), ended=EPOCH + 30, title="it was another")
     async with running(frame(machine(4)), helpers=log(old)) as (app, pilot):
         await pilot.press("e")
-        await until(pilot, lambda: "it was another" in text_of(app))
+        await until(pilot, lambda: "it was another" in text(app))
         await pilot.press("enter")
         await until(pilot, lambda: app.screen is app.dashboard)
         assert app.dashboard.processes.filter.text == "gpu:2"
@@ -252,7 +252,7 @@ async def test_a_process_is_shown_in_full_and_of_a_gpu_its_processes(way: Way) -
     async with running(frame(machine(4), ABOUT_PROCESS, ABOUT_GPU)) as (app, pilot):
         await way(app, pilot, ABOUT_PROCESS)
         await until(pilot, lambda: isinstance(app.screen, DetailScreen))
-        assert "1021" in text_of(app)
+        assert "1021" in text(app)
         await press(pilot, "escape")
         if way is by_enter:  # back where one came from
             assert isinstance(top(app), EventsScreen)

@@ -10,7 +10,7 @@ from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.events import EventsScreen
 from gpuwatch.ui.widgets.prompt import FilterInput, Prompt
-from tests.support.screen import alert, frame, machine, press, running, screen, text_of, until
+from tests.support.screen import alert, frame, machine, press, running, screen, text, until
 
 SAVED = {"big": "mem>4GiB", "ada": "user:ada", "bens": "user:ben"}
 
@@ -103,7 +103,7 @@ async def test_events_have_the_same_marks_offers_and_jumps() -> None:
         assert (events.rows.cursor, events.prompt.display) == (2, False)
         await press(pilot, "slash", *"gpu:2-3 mem>3GiB")
         assert marked(app) == "mem>3GiB"
-        assert "mem is no figure of this list" in text_of(app)
+        assert "mem is no figure of this list" in text(app)
         assert len(events.rows.found) == 2
         await press(pilot, "escape", "n")
         first = events.rows.cursor
@@ -111,6 +111,6 @@ async def test_events_have_the_same_marks_offers_and_jumps() -> None:
         assert {first, events.rows.cursor} == {0, 1}
         assert len(events.rows.found) == 4
         await press(pilot, "slash", *"age<1s")
-        assert "no event matches" in text_of(app)
+        assert "no event matches" in text(app)
         await press(pilot, "escape", "escape")
         assert app.screen is app.dashboard

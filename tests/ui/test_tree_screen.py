@@ -14,7 +14,7 @@ from gpuwatch.ui.draw import theme
 from gpuwatch.ui.screens.tree import TreeList, TreeScreen
 from tests.analysis.test_tree import around, helper, ranks, run_of
 from tests.support.builders import gpu, holding, process, snapshot
-from tests.support.screen import Host, frame, frame_clock, press, text_of
+from tests.support.screen import Host, frame, frame_clock, press, text
 
 
 class Around(Host):
@@ -80,24 +80,24 @@ def box(**changes: Any) -> Snapshot:
 async def test_right_and_left_open_close_and_step() -> None:
     async with shown(box()) as (app, pilot):
         await press(pilot, "right")
-        assert "├─  rank 0  python train.py" in text_of(app)
+        assert "├─  rank 0  python train.py" in text(app)
         assert chosen(app) == "train.py"
         await press(pilot, "right")
         assert chosen(app) == "1000"
         await press(pilot, "j", "left")
         assert chosen(app) == "train.py"
         await press(pilot, "left")
-        assert "rank 3" not in text_of(app)
+        assert "rank 3" not in text(app)
         await press(pilot, "enter")
-        assert "rank 3" in text_of(app)
+        assert "rank 3" in text(app)
         await press(pilot, "space")
-        assert "rank 3" not in text_of(app)
+        assert "rank 3" not in text(app)
         await press(pilot, "plus", "minus", "minus", "plus")
-        assert "rank 3" in text_of(app)
+        assert "rank 3" in text(app)
         assert app.asked == []
         for seen in (box(), ranks(4)):  # what was opened stays open
             await refresh(app, pilot, seen)
-            assert "rank 3" in text_of(app)
+            assert "rank 3" in text(app)
 
 
 async def test_the_cursor_follows_its_node_not_its_line() -> None:

@@ -24,7 +24,7 @@ from gpuwatch.fleet.ui.fleet_screens import FleetAlertsScreen, FleetPeopleScreen
 from gpuwatch.ui.options import Options
 from tests.fleet.test_overview import NOW, alert, card, fleet, user
 from tests.support.prometheus import a_fleet
-from tests.support.screen import click, fits, press, set_size, text_of, until
+from tests.support.screen import click, fits, press, set_size, text, until
 
 SMALL = "\n".join(
     [
@@ -81,7 +81,7 @@ def top(app: FleetApp) -> Screen[Any]:
 
 
 def lines(app: FleetApp) -> list[str]:
-    return text_of(app).splitlines()
+    return text(app).splitlines()
 
 
 def line_of(app: FleetApp, words: str) -> str:
@@ -130,7 +130,7 @@ async def test_each_view_has_its_key_everywhere_and_escape_leads_to_the_map() ->
         assert app.is_running
         await press(pilot, "question_mark")
         assert isinstance(top(app), FleetHelp)
-        assert "Free GPUs by model" in text_of(app)
+        assert "Free GPUs by model" in text(app)
         await press(pilot, "escape", "t", "q")
         await until(pilot, lambda: not app.is_running or app.return_code == 0)
 
@@ -164,7 +164,7 @@ async def test_tables_show_what_the_fields_say() -> None:
         assert line_of(app, "L40S").split() == ["›", "L40S", "80", "4", "4", "4", "b", "4"]
         await press(pilot, "u")
         assert line_of(app, "ada").split()[1:6] == ["ada", "72.0", "11", "1", "1"]
-        assert "9.0 GiB of it idle" in text_of(app)
+        assert "9.0 GiB of it idle" in text(app)
         await press(pilot, "e")
         assert line_of(app, "near limit").split()[:4] == ["›", "●", "a", "10m"]
 
@@ -194,9 +194,9 @@ async def test_a_filter_follows_each_key_and_a_mistake_is_said() -> None:
         assert "filter: free>=4" in lines(app)[0]
         assert "1 of 3 hosts" in lines(app)[0]
         await press(pilot, "slash", *" sm", "greater_than_sign", "3")
-        assert "sm is no figure of this list" in text_of(app)
+        assert "sm is no figure of this list" in text(app)
         await press(pilot, "escape", "slash", *"zzz", "enter")
-        assert "no host matches “zzz”: Esc clears the filter" in text_of(app)
+        assert "no host matches “zzz”: Esc clears the filter" in text(app)
 
 
 async def test_a_filter_of_the_command_line_is_there_at_first() -> None:
@@ -252,10 +252,10 @@ async def test_old_figures_stay_with_their_age_and_the_trouble() -> None:
             assert " 45 s old " in lines(app)[0]
             assert lines(app)[1].strip() == trouble
         await press(pilot, "m")
-        assert "free free free free" in text_of(app)
+        assert "free free free free" in text(app)
         await publish(app, pilot, replace(app.fleet, trouble="", received=50.0))
         assert " old" not in lines(app)[0]
-        assert trouble not in text_of(app)
+        assert trouble not in text(app)
 
 
 @pytest.mark.parametrize(
@@ -270,8 +270,8 @@ async def test_an_empty_screen_says_why(shown: Fleet, words: str) -> None:
     async with running(shown) as (app, pilot, _):
         for key in VIEWS:
             await press(pilot, key)
-            assert words in text_of(app)
-            assert shown.trouble in text_of(app)
+            assert words in text(app)
+            assert shown.trouble in text(app)
         await press(pilot, "t", "enter", "u", "enter", "f", "enter")
         assert not isinstance(top(app), FleetHostScreen)
 
@@ -296,7 +296,7 @@ async def test_it_fits_any_size(ascii_only: bool) -> None:
                 await press(pilot, key, "j", "G", "g", "greater_than_sign", "r", "less_than_sign")
                 assert fits(app)
                 assert [cell_len(line) for line in lines(app)] == [size[0]] * size[1]
-                assert not ascii_only or text_of(app).isascii()
+                assert not ascii_only or text(app).isascii()
             await press(pilot, "t", "enter")
             assert isinstance(top(app), FleetHostScreen)
             assert [cell_len(line) for line in lines(app)] == [size[0]] * size[1]
@@ -346,14 +346,14 @@ async def test_a_host_has_its_gpus_owners_alerts_and_graphs() -> None:
         await answer(pilot, reader, past_of(reader))
         assert "reading" not in lines(app)[0]
         assert "70.0 of 60.0 GiB declared, 10.0 over, idle 3h00m" in line_of(app, "ada 70.0 of")
-        assert "memory near limit" in text_of(app)
+        assert "memory near limit" in text(app)
         assert "ada 70.0" in line_of(app, "Memory GiB of")
         assert "rest 2.0" in line_of(app, "Memory GiB of")
         assert line_of(app, "Power W").split()[2] == "300"
-        assert "no values in this time" in text_of(app), "of the temperature the server has none"
+        assert "no values in this time" in text(app), "of the temperature the server has none"
         await press(pilot, "down", "down")
         assert lines(app)[0].startswith(" a · GPU 1 H100 ")
-        assert "Power W  —" in text_of(app)
+        assert "Power W  —" in text(app)
         await press(pilot, "up", "5")
         assert reader.asked[1:] == [("a", cast(FleetHostScreen, top(app)).graphs.until - 86400.0, 360.0, 240)]
         assert "last 24 h, reading" in lines(app)[0]
@@ -368,11 +368,11 @@ async def test_a_host_that_is_down_still_shows_its_past() -> None:
         while cast(MapScreen, top(app)).rows.selected.gpus:
             await press(pilot, "down")
         await press(pilot, "enter")
-        assert "no values in this time" in text_of(app) or "reading" in text_of(app)
+        assert "no values in this time" in text(app) or "reading" in text(app)
         known = (HostGpu(index=0, uuid="GPU-a:9400-0", name="NVIDIA H100", up=False),)
         await answer(pilot, reader, replace(past_of(reader), gpus=known))
         assert "1 GPU H100" in lines(app)[0]
-        assert "down" in text_of(app)
+        assert "down" in text(app)
         assert line_of(app, "Power W").split()[2] == "300"
 
 
@@ -384,13 +384,13 @@ async def test_a_host_that_cannot_be_read_says_so_and_keeps_its_graphs() -> None
         await publish(app, pilot, replace(app.fleet))
         assert len(reader.asked) == 2, "asked again with the next figures"
         await answer(pilot, reader, past_of(reader))
-        assert "no answer" not in text_of(app)
+        assert "no answer" not in text(app)
         await publish(app, pilot, replace(app.fleet, taken=NOW + 20.0))
         await answer(pilot, reader, OSError("gone"))
         assert line_of(app, "Power W").split()[2] == "300"
         await publish(app, pilot, replace(app.fleet, hosts=()))
         assert "the server does not list this host any more" in lines(app)[1]
-        assert "80.0" in text_of(app), "its last figures"
+        assert "80.0" in text(app), "its last figures"
 
 
 async def test_an_old_value_is_not_shown_as_that_of_now() -> None:
@@ -399,7 +399,7 @@ async def test_an_old_value_is_not_shown_as_that_of_now() -> None:
         past = past_of(reader)
         ended = {key: [*values[:60], *[None] * 180] for key, values in past.series.items()}
         await answer(pilot, reader, replace(past, series=ended))
-        assert "Power W  —" in text_of(app)
+        assert "Power W  —" in text(app)
         assert "ada —" in line_of(app, "Memory GiB of")
 
 
