@@ -158,11 +158,12 @@ def script() -> DemoScript:
 def _copies(group: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield a process for each of a group's `copies`, with its facts; `$gpu` is its fact `gpu`, and `$n` its number."""
     for place, copy in enumerate(group.get("copies", [{}])):
-        facts = _merge(group, copy)
-        content = msgspec.json.encode(facts).decode()
-        for name, value in {**facts, "n": place}.items():
-            content = content.replace(f"${name}", str(value))
-        yield msgspec.json.decode(content)
+        yield _filled({**_merge(group, copy), "n": place})
+
+
+def _filled(facts: dict[str, Any]) -> Any:
+    content = msgspec.json.encode(facts).decode()
+    return msgspec.json.decode(re.sub(r"\$([a-z]+)", lambda match: str(facts.get(match[1])), content))
 
 
 def _merge(facts: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
