@@ -129,7 +129,7 @@ class RuleContext:
     @cached_property
     def gap_evidence(self) -> GapEvidence:
         """Evidence about memory that no listed process holds."""
-        return GapEvidence(self.snapshot, self.history.gap_starts(self.snapshot))
+        return GapEvidence(self.snapshot, self.history.unknown_memory_starts(self.snapshot))
 
     @cached_property
     def on(self) -> Mapping[str, Sequence[GpuProcess]]:

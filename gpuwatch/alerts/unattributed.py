@@ -16,7 +16,7 @@ import msgspec
 
 from gpuwatch.base import units
 from gpuwatch.base.text import fit
-from gpuwatch.model.shares import GapStart, of_driver
+from gpuwatch.model.shares import UnknownMemoryStart, of_driver
 from gpuwatch.model.snapshot import Gpu, Health, Presence, Process, Snapshot, Unlisted, known
 
 SMALL: Final = 64 * units.MIB
@@ -91,7 +91,7 @@ class GapEvidence:
     Each process of the snapshot is looked at once, however many GPUs there are.
     """
 
-    def __init__(self, snapshot: Snapshot, starts: Mapping[str, GapStart] = MappingProxyType({})) -> None:
+    def __init__(self, snapshot: Snapshot, starts: Mapping[str, UnknownMemoryStart] = MappingProxyType({})) -> None:
         """`starts` are the times at which memory of unknown processes was taken, by `Gpu.key`, as far as known."""
         self._snapshot = snapshot
         self._starts = starts
@@ -274,7 +274,7 @@ def _find_workers(snapshot: Snapshot) -> set[int]:
     return found
 
 
-def _before(start: GapStart | None, found: Iterable[Unlisted]) -> list[Process]:
+def _before(start: UnknownMemoryStart | None, found: Iterable[Unlisted]) -> list[Process]:
     """Return the processes that were there when the memory was taken, as far as that is known."""
     began = inf if start is None else start.at
     return [one.process for one in found if one.process.started is None or one.process.started <= began]

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from gpuwatch.base.units import MIB
 from gpuwatch.history.timeline import Key, Metric, Owner, Timeline, merge_holdings
-from gpuwatch.model.shares import GapStart
+from gpuwatch.model.shares import UnknownMemoryStart
 from gpuwatch.model.snapshot import (
     Gpu,
     Health,
@@ -548,14 +548,14 @@ class HistoryView:
             before = size
         return record.points[-1][1] - before
 
-    def gap_starts(self, snapshot: Snapshot) -> dict[str, GapStart]:
+    def unknown_memory_starts(self, snapshot: Snapshot) -> dict[str, UnknownMemoryStart]:
         """Return when the memory of unknown processes rose above half of its size, by GPU key, as far as known."""
-        starts: dict[str, GapStart] = {}
+        starts: dict[str, UnknownMemoryStart] = {}
         for gpu in snapshot.gpus:
             gaps = self.gpu(gpu.key).gaps
             if gaps and known(gpu.unattributed):
                 below = [at for step, at in gaps[1:] if 2 * (step + 1) * _GAP_STEP <= gpu.unattributed]
-                starts[gpu.key] = GapStart(below[-1] if below else gaps[0][1], at_least=not below)
+                starts[gpu.key] = UnknownMemoryStart(below[-1] if below else gaps[0][1], at_least=not below)
         return starts
 
     def use(self, uid: int) -> Use:

@@ -134,7 +134,7 @@ class LiveLimit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     line: int = 0
 
 
-class LiveProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class LiveShares(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Declared shares of one process."""
 
     pid: int
@@ -195,7 +195,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Processes whose declarations could not be read: they may hold too much."""
     resting: tuple[IdleHolding, ...] = ()
     """Idle times of the holdings where they are known, 0 for those that compute."""
-    processes: tuple[LiveProcess, ...] = ()
+    processes: tuple[LiveShares, ...] = ()
     """Declared shares, in the service's file."""
 
 
@@ -208,7 +208,7 @@ class _Head(msgspec.Struct):
 # What is published
 
 
-def publish_processes(processes: Iterable[Process]) -> Iterator[LiveProcess]:
+def publish_shares(processes: Iterable[Process]) -> Iterator[LiveShares]:
     """Yield what everybody may know of the declared shares of processes."""
     for one in islice((one for one in processes if one.presence is Presence.SEEN), _MOST):
         declared = one.declared
@@ -219,7 +219,7 @@ def publish_processes(processes: Iterable[Process]) -> Iterator[LiveProcess]:
         labels = any(
             each.effective and not each.limits and each.kind is not Kind.DEFAULT for each in declared.declarations
         )
-        yield LiveProcess(
+        yield LiveShares(
             pid=one.pid,
             start=one.start,
             sees=None if declared.visible is None else visible.gpus,
@@ -354,7 +354,7 @@ class SharesReader:
         return self._shares
 
 
-def _declared(one: LiveProcess) -> Declared:
+def _declared(one: LiveShares) -> Declared:
     """Return published facts as declarations, all texts cleaned again."""
     places: dict[LiveLimit, int] = {}
     declarations: list[Declaration] = []

@@ -196,7 +196,7 @@ def has_gap(gpu: Gpu) -> bool:
     return known(gpu.unattributed) and gpu.unattributed > of_driver(gpu)
 
 
-class GapStart(NamedTuple):
+class UnknownMemoryStart(NamedTuple):
     """Time at which the present memory of unknown processes was taken."""
 
     at: float

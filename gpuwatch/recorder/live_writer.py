@@ -22,7 +22,7 @@ from gpuwatch.base.threads import Worker
 from gpuwatch.base.units import GIB
 from gpuwatch.history.history import HistoryView
 from gpuwatch.model.fields import GPU
-from gpuwatch.model.live import FILE, PACE, SERVICE, Overuse, Status, StatusGpu, publish_processes
+from gpuwatch.model.live import FILE, PACE, SERVICE, Overuse, Status, StatusGpu, publish_shares
 from gpuwatch.model.shares import left, limit_usages, unread_processes
 from gpuwatch.model.snapshot import Health, Reason, Snapshot
 from gpuwatch.monitor import Frame
@@ -118,7 +118,7 @@ def _over(snapshot: Snapshot, alerts: Iterable[Alert]) -> tuple[Overuse, ...]:
 
 def publish(status: Status, snapshot: Snapshot, *, hidden: bool = False) -> Status:
     """Return what everybody may know of a status; nothing about processes where /proc hides other people's."""
-    processes = () if hidden else tuple(publish_processes(snapshot.processes))
+    processes = () if hidden else tuple(publish_shares(snapshot.processes))
     return msgspec.structs.replace(
         status,
         gpus=tuple(msgspec.structs.replace(gpu, left=Reason.NO_SAMPLE, processes=None) for gpu in status.gpus),

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 from gpuwatch.alerts.rules.idle import UNATTRIBUTED
 from gpuwatch.alerts.unattributed import GapCause, GapEvidence, GapKind, matters, missing
-from gpuwatch.model.shares import OWN, OWN_EACH, GapStart
+from gpuwatch.model.shares import OWN, OWN_EACH, UnknownMemoryStart
 from gpuwatch.model.snapshot import (
     Gpu,
     Health,
@@ -56,7 +56,7 @@ def kinds(card: Gpu, *people: Process, **changes: Any) -> list[GapKind]:
     return [one.kind for one in found(card, *people, **changes)]
 
 
-LATER = GapStart(builders.EPOCH, at_least=False)
+LATER = UnknownMemoryStart(builders.EPOCH, at_least=False)
 """When the memory was taken: an hour after the start of all processes."""
 
 
@@ -249,15 +249,19 @@ STRAY, LIVE = left(4711, "ben"), left(4712, "rea", adopted=False, ppid=900)
     ("start", "named", "advice"),
     [
         (LATER, [4711, 4712], ["ben can end it", "ask rea"]),
-        (GapStart(builders.EPOCH - 3600 - 1, at_least=False), [], []),  # both are younger than the gap
-        (GapStart(builders.EPOCH - 3600 - 1, at_least=True), [], []),
-        (GapStart(builders.EPOCH, at_least=True), [4711, 4712], 2 * ["when the memory was taken is not known"]),
+        (UnknownMemoryStart(builders.EPOCH - 3600 - 1, at_least=False), [], []),  # both are younger than the gap
+        (UnknownMemoryStart(builders.EPOCH - 3600 - 1, at_least=True), [], []),
+        (
+            UnknownMemoryStart(builders.EPOCH, at_least=True),
+            [4711, 4712],
+            2 * ["when the memory was taken is not known"],
+        ),
         (None, [4711, 4712], 2 * ["when the memory was taken is not known"]),
     ],
     ids=str,
 )
 def test_nobody_is_named_for_memory_that_was_taken_before_their_start(
-    start: GapStart | None, named: list[int], advice: list[str]
+    start: UnknownMemoryStart | None, named: list[int], advice: list[str]
 ) -> None:
     given = found(loose(), unlisted=(STRAY, LIVE), starts={loose().key: start} if start else {})
     suspects = [one for one in given if one.pids]

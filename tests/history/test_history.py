@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.history.history import GPU_GONE, SENSORS, SLOT, SLOTS, History, HistoryView, Trend, estimate_trend
-from gpuwatch.model.shares import GapStart
+from gpuwatch.model.shares import UnknownMemoryStart
 from gpuwatch.model.snapshot import Gpu, Health, Idle, Memory, Reading, Reason, Snapshot, Xid, known
 from tests.history.histories import KEY, machine, watched
 from tests.support.builders import EPOCH, GIB, at, gpu, holding, snapshot, uid
@@ -454,11 +454,11 @@ def test_memory_of_unknown_processes_began_when_it_rose_above_half_of_what_it_is
         shown = machine(unattributed=round(size * GIB))
         view = watched(history, shown, second)
     slack = 2 * shown.interval
-    assert view.gap_starts(shown) == {KEY: GapStart(EPOCH + 10 + slack, at_least=False)}
+    assert view.unknown_memory_starts(shown) == {KEY: UnknownMemoryStart(EPOCH + 10 + slack, at_least=False)}
     small = machine(unattributed=round(0.4 * GIB))
-    assert view.gap_starts(small) == {KEY: GapStart(EPOCH + slack, at_least=True)}
-    assert view.gap_starts(machine(unattributed=Reason.UNSUPPORTED)) == {}
-    assert HistoryView().gap_starts(shown) == {}
+    assert view.unknown_memory_starts(small) == {KEY: UnknownMemoryStart(EPOCH + slack, at_least=True)}
+    assert view.unknown_memory_starts(machine(unattributed=Reason.UNSUPPORTED)) == {}
+    assert HistoryView().unknown_memory_starts(shown) == {}
 
 
 def test_a_figure_has_answered_once_it_had_a_value() -> None:

@@ -129,7 +129,7 @@ def find_throttled(context: RuleContext) -> Iterator[Observation]:
         )
 
 
-def find_power_limited(context: RuleContext) -> Iterator[Observation]:
+def find_at_power_limit(context: RuleContext) -> Iterator[Observation]:
     """Find GPUs at their power limit for minutes: a note, since that is allowed and explains why they are no faster."""
     for gpu in context.gpus:
         if isinstance(gpu.throttle, Reason):
@@ -366,7 +366,7 @@ def _users(word: str, pids: Iterable[int], context: RuleContext) -> str:
 RULES: Final = (
     Rule(TEMPERATURE, find_hot),
     Rule(THROTTLED, find_throttled),
-    Rule(POWER, find_power_limited),
+    Rule(POWER, find_at_power_limit),
     Rule(BUSY, find_busy_unlisted),
     Rule(SENSOR, find_failed_sensors),
     Rule(ECC, find_uncorrected),

@@ -136,7 +136,7 @@ def find_unattributed(context: RuleContext) -> Iterator[Observation]:
 # -- ended process holds memory ------------------------------------------------------------------------------------
 
 
-def find_dead(context: RuleContext) -> Iterator[Observation]:
+def find_ended_holders(context: RuleContext) -> Iterator[Observation]:
     """Find processes that have ended, or are zombies, and still hold memory.
 
     A process that gpuwatch may not see, or in another namespace, does not count as ended. Nor does a zombie that runs
@@ -187,5 +187,5 @@ def _dead(context: RuleContext, one: GpuProcess) -> Observation:
 RULES: Final = (
     Rule(IDLE, find_idle),
     Rule(UNATTRIBUTED, find_unattributed),
-    Rule(DEAD, find_dead),
+    Rule(DEAD, find_ended_holders),
 )

@@ -243,7 +243,7 @@ def gpu_section(gpu: Gpu, snapshot: Snapshot, history: HistoryView | None = None
     slow = f"; fan, clocks and others {long_duration(now - gpu.slow_sampled)} ago" if gpu.slow_sampled else ""
     throttle = gpu.throttle if isinstance(gpu.throttle, Reason) else ", ".join(throttle_words(gpu.throttle))
     facts += [
-        *_memory_facts(gpu, snapshot, history.gap_starts(snapshot) if history is not None else {}),
+        *_memory_facts(gpu, snapshot, history.unknown_memory_starts(snapshot) if history is not None else {}),
         *_declared_facts(gpu, snapshot),
         field_fact(GPU["utilization"], gpu),
         *(field_fact(GPU[key], gpu) for key in _RATES if is_used(GPU[key], gpu)),
@@ -275,7 +275,7 @@ def _with_limit(key: str, limit_key: str, gpu: Gpu) -> Fact:
     return found if found.missing else replace(found, value=words)
 
 
-def _memory_facts(gpu: Gpu, snapshot: Snapshot, starts: Mapping[str, shares.GapStart]) -> list[Fact]:
+def _memory_facts(gpu: Gpu, snapshot: Snapshot, starts: Mapping[str, shares.UnknownMemoryStart]) -> list[Fact]:
     """Describe the memory, and the likely causes where no listed process holds a part of it."""
     unified = [Fact("unified", "the GPU shares the machine's memory; these are the machine's figures")]
     likely = [
