@@ -365,21 +365,13 @@ def main(arguments: Sequence[str], inspector: ChildProcess | None) -> int:
             with contextlib.suppress(Unusable):  # it is said when the driver is first asked
                 nvml.load()
             options = connection.read_options()
-        named = {one for one in (*options.only, *options.skip) if isinstance(one, str)}
-        if unknown := named - {place.uuid for place in options.known}:
-            raise ValueError(f"unknown GPU {min(unknown)}")
-        page = SharedPage(options.page)
-    except Closed:
-        return Exit.DONE
-    except (ValueError, OSError) as wrong:
-        words = f"the sampler's options: {clean(str(wrong), 200)}"
-        return _write_last(connection, Exit.USAGE, SourceState.ENDED, words)
-    # A single snapshot waits: one process that hangs must not keep the others from being read.
-    deadline = _ONCE / 2 if options.once else DEADLINE
-    proc = Path(options.proc)
-    client = InspectorClient(proc=proc, shares=options.shares, tmux=options.tmux, first=inspector, deadline=deadline)
-    try:
-        return Sampler(options, page, connection, DeclarationCache(client) if declared else None).run()
+        # A single snapshot waits: one process that hangs must not keep the others from being read.
+        deadline = _ONCE / 2 if options.once else DEADLINE
+        client = InspectorClient(
+            proc=Path(options.proc), shares=options.shares, tmux=options.tmux, first=inspector, deadline=deadline
+        )
+        cache = DeclarationCache(client) if declared else None
+        return Sampler(options, SharedPage(options.page), connection, cache).run()
     except Closed:
         return Exit.DONE
     except MemoryError:
@@ -388,12 +380,8 @@ def main(arguments: Sequence[str], inspector: ChildProcess | None) -> int:
         # The text of NVML's own errors is asked of the driver's library, which may hang.
         said = f"code {getattr(bug, 'value', '')}" if type(bug).__module__ == "pynvml" else clean(str(bug), 500)
         words = f"a fault in gpuwatch's sampler: {type(bug).__name__}: {said}"
-    return _write_last(connection, Exit.BUG, SourceState.DRIVER_DOWN, words)
-
-
-def _write_last(connection: Connection, code: Exit, state: SourceState, words: str) -> Exit:
     try:
-        connection.write(Snapshot(state=state, words=words, host=machine.host_name()))
+        connection.write(Snapshot(state=SourceState.DRIVER_DOWN, words=words, host=machine.host_name()))
     except Closed:
         return Exit.DONE
-    return code
+    return Exit.BUG

@@ -7,7 +7,6 @@ import os
 import resource
 import sys
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -98,15 +97,6 @@ def test_another_package_in_place_of_the_binding_is_named_with_the_commands_that
     assert "-m pip" in explanation
     assert '"nvidia-ml-py>=12.535.108,<14"' in explanation
     assert "\x1b" not in explanation
-
-
-@pytest.mark.parametrize("options", [{"what": 1}, {"page": 1}, {"only": ["x"]}])
-def test_a_wrong_command_line_ends_in_words(driver: Driver, options: dict[str, Any]) -> None:
-    with running(driver.env(), **options) as sampler:
-        snapshot = sampler.next()
-        assert snapshot.state is SourceState.ENDED
-        assert "options" in snapshot.words
-        assert sampler.ends() == Exit.USAGE
 
 
 def test_a_fault_of_our_own_reaches_the_reader(driver: Driver) -> None:
