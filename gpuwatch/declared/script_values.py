@@ -45,8 +45,8 @@ _OPERATORS: dict[type[ast.operator | ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.LtE: operator.le,
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
-    ast.Is: operator.eq,  # people compare with `is` only None, True and False
-    ast.IsNot: operator.ne,
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
     ast.In: lambda one, several: one in several,
     ast.NotIn: lambda one, several: one not in several,
 }
@@ -313,10 +313,13 @@ def _compute(left: Known, operation: ast.operator, right: Known) -> Scalar:
 def _compare(left: Known, kind: ast.cmpop, right: Known) -> bool:
     """Compare two values; the number of GPUs (EACH) is at least 1 in a process that holds one.
 
-    Lists are not compared with each other: a tuple and a set are none, and all three are tuples here.
+    Lists are not compared with each other: a tuple and a set are none, and all three are tuples here. Of what `is`
+    compares, only None, True and False are the same object everywhere.
     """
-    among = isinstance(kind, ast.In | ast.NotIn)
+    among, same = isinstance(kind, ast.In | ast.NotIn), isinstance(kind, ast.Is | ast.IsNot)
     if SOME in (left, right) or isinstance(left, tuple) or (isinstance(right, tuple) and not among):
+        raise _UnknownError
+    if same and not (right is None or isinstance(right, bool)):
         raise _UnknownError
     if EACH not in (left, right):
         return bool(_OPERATORS[type(kind)](left, right))

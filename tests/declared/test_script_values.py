@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import warnings
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatch.declared.script_symbols import SymbolTable
+from gpuwatch.declared.script_values import UNKNOWN, ScriptValues
 from tests.declared.scanning import LIKELY, only, read, setting, values
 from tests.declared.tables import Case, cases
 
@@ -78,3 +86,38 @@ def test_a_name_is_known_only_where_the_whole_source_binds_it_once() -> None:
         ("TF_6", None),
         ("TF_7", None),
     ]
+
+
+ATOMS = "-1 0 1 2 7 0.5 1e3 1e400 True False None '' '0' '1,2' 'cuda' b'1' () [] {1,1} {'0','1'} N '1_0'"
+FORMS = """
+    {} + {} | {} - {} | {} * {} | {} / {} | {} // {} | {} % {} | {} ** {} | {} << {} | {} >> {} | {} ^ {} | not {} | -{}
+    | {} == {} | {} != {} | {} < {} | {} >= {} | {} is {} | {} is not {} | {} in {} | {} not in {} | {} and {}
+    | {} or {} | {} < {} < {} | {} if {} else {} | [{}, {}] | ({}, {}) | {}[{}] | {}[{}:{}] | {}[{}:] | {}.join({})
+    | {}.lower() | ','.join(map(str, {})) | str({}) | int({}) | float({}) | bool({}) | len({}) | range({})
+    | range({}, {}) | max({})
+"""
+EXPRESSIONS = st.recursive(
+    st.sampled_from(ATOMS.split()),
+    lambda parts: st.sampled_from(FORMS.split("|")).flatmap(
+        lambda form: st.tuples(*[parts] * form.count("{}")).map(lambda inner: f"({form.strip().format(*inner)})")
+    ),
+    max_leaves=6,
+)
+
+
+@given(EXPRESSIONS)
+def test_what_is_known_is_what_python_computes(source: str) -> None:
+    """Of what raises in Python any value may be known: the script has ended there."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what Python finds odd: `1 is 1`
+        tree = ast.parse(f"N = 4\n{source}")
+        statement = tree.body[1]
+        assert isinstance(statement, ast.Expr)
+        value = ScriptValues(SymbolTable(tree), ()).value(statement.value)
+        if value is UNKNOWN:
+            return
+        try:
+            expected = eval(source, {"N": 4})
+        except Exception:  # noqa: BLE001 - a type, a number, an index that does not fit
+            return
+    assert repr(value) == repr(tuple(expected) if isinstance(expected, list | range) else expected)
