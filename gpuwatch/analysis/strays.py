@@ -269,13 +269,7 @@ class _Rule(NamedTuple):
 
 
 RULES: Final = (
-    _Rule(
-        StrayCause.ZOMBIE,
-        _is_zombie,
-        lambda one: one.limits.settled_after,
-        lambda one: True,
-        _zombie_words,
-    ),
+    _Rule(StrayCause.ZOMBIE, _is_zombie, lambda one: one.limits.settled_after, lambda one: True, _zombie_words),
     _Rule(
         StrayCause.STOPPED,
         _is_stopped,
@@ -293,21 +287,8 @@ RULES: Final = (
         lambda one: one.process.adopted,
         lambda one: ["the server of its notebook has ended"],
     ),
-    _Rule(
-        StrayCause.LEFTOVER,
-        _is_leftover,
-        lambda one: one.limits.quiet_after,
-        _is_certain_leftover,
-        _leftover_words,
-    ),
-    _Rule(
-        StrayCause.IDLE,
-        _is_idle,
-        lambda one: one.limits.idle_after,
-        lambda one: False,
-        _idle_words,
-        False,
-    ),
+    _Rule(StrayCause.LEFTOVER, _is_leftover, lambda one: one.limits.quiet_after, _is_certain_leftover, _leftover_words),
+    _Rule(StrayCause.IDLE, _is_idle, lambda one: one.limits.idle_after, lambda one: False, _idle_words, False),
 )
 """Rules of all causes; of two equally certain causes the first is the stronger."""
 

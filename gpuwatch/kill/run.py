@@ -140,18 +140,19 @@ class _Search:
 
         A run has each rank only once. Variables that were exported in a shell give all its children the same rank.
         """
-        running = [one.process for one in self._known.values() if not one.process.has_ended]
-        same = [one for one in running if one.run_key == self._shown.run_key]
-        ranks = {one.pid: one.run.rank for one in same if one.run and one.run.rank is not None and not one.run.orphaned}
+        running = [target.process for target in self._known.values() if not target.process.has_ended]
+        same = [process for process in running if process.run_key == self._shown.run_key]
+        runs = {process.pid: process.run for process in same if process.run is not None}
+        ranks = {pid: run.rank for pid, run in runs.items() if run.rank is not None and not run.orphaned}
         counts = Counter(ranks.values())  # what a rank left behind has its variables, and may be many
-        for one in same:
-            pid = one.pid
-            rank_of = pid if pid in ranks or one.run is None else one.run.worker_of or 0
-            if pid in self._members or one.uid != self._pinner.policy.may_end or one.start <= 0:
+        for process in same:
+            pid = process.pid
+            rank_of = pid if pid in ranks or pid not in runs else runs[pid].worker_of or 0
+            if pid in self._members or process.uid != self._pinner.policy.may_end or process.start <= 0:
                 continue
             if rank_of in ranks and counts[ranks[rank_of]] > 1 and rank_of not in self._members:
                 self._left_out[pid] = f"more than one says that it is rank {ranks[rank_of]}"
-            elif pinned := self._open(pid, one.start):
+            elif pinned := self._open(pid, process.start):
                 reason = self._find_exclusion(pinned)
                 if not reason and self._pinner.is_on_gpu(pid):
                     yield pinned
