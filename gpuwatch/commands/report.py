@@ -50,7 +50,9 @@ def main(args: argparse.Namespace, _sampler: object = None, wall: Callable[[], f
     if len(forms) > 1:
         raise UsageError(f"--{forms[0]} and --{forms[1]} exclude each other")
     now = wall()
-    ways = (_parse_by(args.by or "user"),) if args.by or args.json or args.csv else _WAYS
+    if args.by not in (None, *_WAYS):
+        raise UsageError(f"--by: there is no {args.by[:40]!a}; user, gpu and run are allowed")
+    ways: tuple[By, ...] = (args.by or "user",) if args.by or args.json or args.csv else _WAYS
     if args.recording and args.file:
         raise UsageError("--recording does not go with --file")
     if args.html is not None:
@@ -139,10 +141,3 @@ def _read(args: argparse.Namespace, ways: Sequence[By], now: float) -> tuple[lis
             raise GpuwatchError(f"{_NOT_PUBLIC}{unread}")
         raise GpuwatchError(f"nothing was recorded yet: leave a dashboard or `gpuwatch watch` running{unread}")
     return parts, until, notes
-
-
-def _parse_by(text: str) -> By:
-    for way in _WAYS:
-        if text == way:
-            return way
-    raise UsageError(f"--by: there is no {text[:40]!a}; user, gpu and run are allowed")

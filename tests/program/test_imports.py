@@ -70,6 +70,12 @@ def test_no_circle_of_files() -> None:
         pytest.fail(f"these files import one another: {' <- '.join(error.args[1])}")
 
 
+def test_a_configuration_without_a_file_loads_no_reader() -> None:
+    loaded = loaded_by("gpuwatch.config")
+    assert "gpuwatch.config.types" in loaded
+    assert [name for name in loaded if name in ("tomllib", "gpuwatch.config.keys", "gpuwatch.config.reading")] == []
+
+
 def test_the_fleet_loads_nothing_that_ends_a_process() -> None:
     """What comes from another machine can be no PID here."""
     loaded = loaded_by("gpuwatch.commands.fleet", "gpuwatch.fleet.ui.fleet_app")
