@@ -68,9 +68,9 @@ class DashboardReloader:
 
     def __call__(self) -> Reloading:
         """Read the configuration; where it has a mistake the options stay."""
-        came = self._reloader()
-        words = format_reload(came, self._later)
-        if came.error:
+        reloaded = self._reloader()
+        words = format_reload(reloaded, self._later)
+        if reloaded.error:
             return Reloading(words, failed=True)
         options = dashboard_options(self._reloader.config, self._seconds)
         return Reloading(words, options=self._remembered.over(options, fixed_settings(self._args)))

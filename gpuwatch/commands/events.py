@@ -103,30 +103,30 @@ def main(
         recording = recorded.open_recording(args.recording)
         now, covered = recording.last, f"the recording covers {recorded.covered_words(recording)}"
         since, until = parse_span(args, math.inf, now)
-        found = recording.events(since)
+        events = recording.events(since)
         notes = recording.notes
     else:
         since, until = parse_span(args, DAY, now)
-        found = _read(path, since, given=bool(args.file), warn=left_out.append)
-    chosen_by = EventFilter(gpus, user, _rules(args.rule, found))
+        events = _read(path, since, given=bool(args.file), warn=left_out.append)
+    chosen_by = EventFilter(gpus, user, _rules(args.rule, events))
     last = until if args.until else math.inf  # a clock that ran ahead dated events later than now
-    chosen = [alert for alert in found.alerts if alert.raised <= last and chosen_by(alert)]
+    chosen = [alert for alert in events.alerts if alert.raised <= last and chosen_by(alert)]
     console = Console(ascii_only=bool(args.ascii))
     if args.json:
-        console.print_json(*(_json(alert, found) for alert in chosen))
+        console.print_json(*(_json(alert, events) for alert in chosen))
     else:
         filtered = bool(gpus or user or args.rule)
-        gaps = () if filtered and not chosen else [gap for gap in found.gaps if gap.since <= last]
-        rows = events_rows(chosen, now, watched=found.watched, until=found.watched_until, gaps=gaps, each=filtered)
+        gaps = () if filtered and not chosen else [gap for gap in events.gaps if gap.since <= last]
+        rows = events_rows(chosen, now, watched=events.watched, until=events.watched_until, gaps=gaps, each=filtered)
         if rows:
             console.print(*table(rows, width=console.width, color=console.color))
     if covered:
         console.warn(*notes, covered if chosen else f"no such event; {covered}")
     else:
-        console.warn(*left_out, *_words(path, found, chosen, args, now, (since, until), played=played))
+        console.warn(*left_out, *_words(path, events, chosen, args, now, (since, until), played=played))
     if args.follow:
-        _follow(console, path, since, chosen_by, found, args, wall, sleep)
-    return 0 if found.exists else 1
+        _follow(console, path, since, chosen_by, events, args, wall, sleep)
+    return 0 if events.exists else 1
 
 
 def _follow(
@@ -134,31 +134,31 @@ def _follow(
     path: Path,
     since: float,
     chosen_by: EventFilter,
-    found: Events,
+    events: Events,
     args: argparse.Namespace,
     wall: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> None:
     """Print each event again that was recorded or has changed since, until interrupted; raises UsageError."""
     modified = 0
-    printed = {alert.id: _progress(alert, found) for alert in found.alerts}
+    printed = {alert.id: _progress(alert, events) for alert in events.alerts}
     while True:
         sleep(_POLL)
         if _modified(path) == modified:
             continue
         modified, now = _modified(path), wall()
-        found = _read(path, since, given=bool(args.file))
-        changed = [one for one in found.alerts if chosen_by(one) and printed.get(one.id) != _progress(one, found)]
-        printed.update((alert.id, _progress(alert, found)) for alert in changed)
+        events = _read(path, since, given=bool(args.file))
+        changed = [one for one in events.alerts if chosen_by(one) and printed.get(one.id) != _progress(one, events)]
+        printed.update((alert.id, _progress(alert, events)) for alert in changed)
         if args.json:
-            console.print_json(*(_json(alert, found) for alert in changed))
+            console.print_json(*(_json(alert, events) for alert in changed))
         else:
-            rows = events_rows(changed, now, watched=found.watched, until=found.watched_until, each=True)
+            rows = events_rows(changed, now, watched=events.watched, until=events.watched_until, each=True)
             console.print(*table(rows, width=console.width, color=console.color)[1:])
 
 
-def _progress(alert: Alert, found: Events) -> tuple[State, Severity]:
-    return found.state(alert), alert.severity
+def _progress(alert: Alert, events: Events) -> tuple[State, Severity]:
+    return events.state(alert), alert.severity
 
 
 def _modified(path: Path) -> int:
@@ -172,22 +172,22 @@ def _modified(path: Path) -> int:
 def _read(path: Path, since: float, *, given: bool, warn: Callable[[str], object] = lambda words: None) -> Events:
     try:
         paths = [path] if given else stores_read(since=since, warn=warn)
-        found = read_all_events(paths, since, named=given)
+        events = read_all_events(paths, since, named=given)
     except StoreError as error:
         raise UsageError(f"--file: {error}; allowed is a store that gpuwatch wrote" if given else str(error)) from None
-    if given and not found.exists:
+    if given and not events.exists:
         raise UsageError(f"--file: there is no {clean(str(path))}")
-    return found
+    return events
 
 
-def _rules(text: str | None, found: Events) -> frozenset[str] | None:
+def _rules(text: str | None, events: Events) -> frozenset[str] | None:
     """Return the rules whose name is `text` or has it in it, among gpuwatch's rules and those in the log.
 
     A dash may stand for each space, as the completions of shells write it.
     """
     if text is None:
         return None
-    known = RULE_NAMES | {alert.rule for alert in found.alerts}
+    known = RULE_NAMES | {alert.rule for alert in events.alerts}
     wanted = text.strip().lower()
     if not any(wanted in name.lower() for name in known):
         wanted = wanted.replace("-", " ")
@@ -198,14 +198,14 @@ def _rules(text: str | None, found: Events) -> frozenset[str] | None:
     return frozenset(meant)
 
 
-def _json(alert: Alert, found: Events) -> str:
+def _json(alert: Alert, events: Events) -> str:
     fields: dict[str, Any] = msgspec.to_builtins(alert)
-    return msgspec.json.encode({**fields, "state": found.state(alert).value}).decode()
+    return msgspec.json.encode({**fields, "state": events.state(alert).value}).decode()
 
 
 def _words(
     path: Path,
-    found: Events,
+    events: Events,
     chosen: Collection[Alert],
     args: argparse.Namespace,
     now: float,
@@ -214,30 +214,30 @@ def _words(
     played: bool,
 ) -> Iterable[str]:
     """Yield what was watched of a span of time, what could not be read, and that gpuwatch is not running."""
-    if not found.exists:
+    if not events.exists:
         yield f"nothing was recorded yet ({clean(str(path))}); the dashboard and `gpuwatch watch` record events"
         return
     (since, until), notes = span, []
     if not chosen:
         asked = args.since or args.until
-        which = "no event of these" if found.alerts else "no event"
+        which = "no event of these" if events.alerts else "no event"
         notes = [f"{which} {'in that time' if asked else 'in the last 24h'}"]
-    if found.since is not None and not (args.json and chosen):
-        watched, whole = found.watched_seconds(since, until), until - since
+    if events.since is not None and not (args.json and chosen):
+        watched, whole = events.watched_seconds(since, until), until - since
         words = f"watched {long_duration(watched)} of {long_duration(whole)}"
         words = "watched all of it" if whole - watched < _ALL else words
-        notes.append(f"{words}, since {moment(found.since, now)}" if found.since >= since + _ALL else words)
-    if not (chosen or asked or (found.since or since) > since):
+        notes.append(f"{words}, since {moment(events.since, now)}" if events.since >= since + _ALL else words)
+    if not (chosen or asked or (events.since or since) > since):
         notes.append("--since 7d looks further back")
     yield from filter(None, ["; ".join(notes)])
     if played:
         return
-    if found.damaged:
-        events = "1 event is" if found.damaged == 1 else f"{found.damaged} events are"
-        yield f"{events} damaged in {clean(str(path))}, and left out"
-    if not found.watched and found.watched_until is not None:
-        ago = long_duration(max(0.0, now - found.watched_until))
-        yield f"gpuwatch is not running; it stopped at {moment(found.watched_until, now)}, {ago} ago"
+    if events.damaged:
+        count = "1 event is" if events.damaged == 1 else f"{events.damaged} events are"
+        yield f"{count} damaged in {clean(str(path))}, and left out"
+    if not events.watched and events.watched_until is not None:
+        ago = long_duration(max(0.0, now - events.watched_until))
+        yield f"gpuwatch is not running; it stopped at {moment(events.watched_until, now)}, {ago} ago"
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -281,9 +281,9 @@ def events_rows(
     What was raised again and again is one row, unless `each` alert is asked for.
     Without `watched`, an event without an end was ongoing at `until`, when a gpuwatch last ran.
     """
-    found = Events(watched=watched, watched_until=until)
+    events = Events(watched=watched, watched_until=until)
     folded = map(Repeated, alerts) if each else fold_repeats(alerts)
-    rows = [(one.alert.raised, _row(one, found, now)) for one in folded]
+    rows = [(one.alert.raised, _row(one, events, now)) for one in folded]
     rows += [(gap.since, _gap(gap, now)) for gap in gaps if gap.lost or gap.until - gap.since >= UNWATCHED]
     return [row for _, row in sorted(rows, key=lambda row: row[0])]
 
@@ -311,9 +311,9 @@ _COLUMNS: Final[tuple[TextColumn[EventRow], ...]] = (
 )
 
 
-def _row(event: Repeated, found: Events, now: float) -> EventRow:
+def _row(event: Repeated, events: Events, now: float) -> EventRow:
     alert = event.alert
-    state = found.state(alert)
+    state = events.state(alert)
     worst = max(alert.most, alert.severity)
     how = alert.how
     if state is State.OPEN:
@@ -322,7 +322,7 @@ def _row(event: Repeated, found: Events, now: float) -> EventRow:
         how = f"{alert.severity.name.lower()} now"
     return EventRow(
         start=moment(alert.raised, now),
-        lasted=_lasted(alert, state, found.watched_until),
+        lasted=_lasted(alert, state, events.watched_until),
         mark=MARKS[worst],
         severity=worst.name.lower(),
         gpu=ranges(alert.indices) or UNKNOWN,
@@ -344,7 +344,7 @@ def _lasted(alert: Alert, state: State, until: float | None) -> str:
 
 
 def _gap(gap: Gap, now: float) -> EventRow:
-    events = "1 event" if gap.lost == 1 else f"{gap.lost} events"
-    title = f"{events} could not be written" if gap.lost else "gpuwatch was not running"
+    count = "1 event" if gap.lost == 1 else f"{gap.lost} events"
+    title = f"{count} could not be written" if gap.lost else "gpuwatch was not running"
     start, lasted = moment(gap.since, now), duration(gap.until - gap.since)
     return EventRow(start, lasted, "", "gap", "", "", title, "", "")

@@ -95,9 +95,9 @@ def find_process(pid: int, snapshot: Snapshot, config: Config) -> Process:
 
 def explanation_lines(process: Process, snapshot: Snapshot, config: Config, width: int | None = None) -> list[str]:
     """Return a line about the process, then the points; folded at `width` cells."""
-    found = explain_process(process, snapshot, config.allowance)
-    found += [one for one in context_points(process) if (one.label, one.value) not in {each[:2] for each in found}]
-    return [*fold(_head(process), width), "", *_lines(found, width)]
+    points = explain_process(process, snapshot, config.allowance)
+    points += [one for one in context_points(process) if (one.label, one.value) not in {each[:2] for each in points}]
+    return [*fold(_head(process), width), "", *_lines(points, width)]
 
 
 def _is_kernel_thread(process: Process) -> bool:
@@ -114,11 +114,11 @@ def _head(process: Process) -> str:
     return " · ".join(filter(None, (f"PID {process.pid}", process.user, process.state, command)))
 
 
-def _lines(found: Sequence[Point], width: int | None) -> list[str]:
+def _lines(points: Sequence[Point], width: int | None) -> list[str]:
     """Return the points in two columns, each with its source below."""
-    labels = max((len(point.label) for point in found), default=0)
+    labels = max((len(point.label) for point in points), default=0)
     lines: list[str] = []
-    for point in found:
+    for point in points:
         first, *rest = fold(point.value, width, labels + 2)
         lines += [f"{point.label:<{labels}}  {first}", *(f"{'':<{labels}}  {line}" for line in rest)]
         if point.aside:

@@ -95,11 +95,11 @@ def _main_html(args: argparse.Namespace, now: float) -> int:
     return 0
 
 
-def _warn(console: Console, args: argparse.Namespace, kept: UseReport, notes: Iterable[str]) -> None:
+def _warn(console: Console, args: argparse.Namespace, report: UseReport, notes: Iterable[str]) -> None:
     console.warn(*notes)
-    if args.recording and not kept.watched:
+    if args.recording and not report.watched:
         console.warn("nothing was recorded in that time")
-    elif not kept.watched:
+    elif not report.watched:
         console.warn(
             "gpuwatch was not running in that time, or no GPU listed its processes; `gpuwatch watch` records what "
             "this is made from"

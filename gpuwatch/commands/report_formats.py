@@ -38,51 +38,51 @@ def report_lines(parts: Sequence[UseReport], now: float, most: int = MOST, *, wi
     all. In less than `width` cells (None: any width) it has fewer columns.
     """
     lines = [_title(parts[0], now)]
-    for kept in parts:
-        if kept.lines:
-            is_short = kept.by == "run" and len(parts) > 1
-            lines += [*_table(kept, MOST_RUNS if is_short else most, width, is_short=is_short), ""]
+    for report in parts:
+        if report.lines:
+            is_short = report.by == "run" and len(parts) > 1
+            lines += [*_table(report, MOST_RUNS if is_short else most, width, is_short=is_short), ""]
     notes = [line for note in use_notes(parts[0].total) for line in fold(note, width)]
     return [*lines, *notes] if lines[1:] else lines
 
 
-def _table(kept: UseReport, most: int, width: int | None, *, is_short: bool) -> Iterator[str]:
+def _table(report: UseReport, most: int, width: int | None, *, is_short: bool) -> Iterator[str]:
     # With one line the sum is that line, but for events that are nobody's.
-    total = total_cells(kept) if len(kept.lines) > 1 or kept.events != kept.lines[0].events else None
-    columns, lines = [*WHO[kept.by], *SUMS], list[str]()
+    total = total_cells(report) if len(report.lines) > 1 or report.events != report.lines[0].events else None
+    columns, lines = [*WHO[report.by], *SUMS], list[str]()
     for gone in ("", *_FIRST_TO_GO):
         shown = [at for at, column in enumerate(columns) if column.header != gone]
         columns = [columns[at] for at in shown]
         total = None if total is None else [total[at] for at in shown]
-        lines = format_table(columns, kept.lines[:most], total=total)
+        lines = format_table(columns, report.lines[:most], total=total)
         if width is None or max(map(cell_width, lines)) <= width:
             break
     yield from lines
-    if rest := kept.lines[most:]:
+    if rest := report.lines[most:]:
         hours = format_hours(sum(line.use.gpu for line in rest))
         where = "`gpuwatch report --by run` shows them" if is_short else "--json and --csv give all of them"
         yield f"{len(rest)} more with {hours} GPU·h: {where}"
 
 
-def _title(kept: UseReport, now: float) -> str:
-    ends = [kept.since, kept.until] if kept.until < math.inf else [kept.since]
+def _title(report: UseReport, now: float) -> str:
+    ends = [report.since, report.until] if report.until < math.inf else [report.since]
     span = " to ".join(time.strftime("%Y-%m-%d %H:%M", time.localtime(end)) for end in ends)
-    hours = max(0.0, now - kept.since) / _HOUR
+    hours = max(0.0, now - report.since) / _HOUR
     whole = f"{round(hours, 1):g}" if hours >= 0.05 else "<0.1"
-    watched = f"watched {format_hours(kept.watched)} of {whole} h"
-    return " · ".join(filter(None, (kept.host, f"from {span}", watched)))
+    watched = f"watched {format_hours(report.watched)} of {whole} h"
+    return " · ".join(filter(None, (report.host, f"from {span}", watched)))
 
 
-def total_cells(kept: UseReport) -> list[str]:
-    whole = whole_line(kept)
-    who = [column.cell(whole) if column in (_GPUS, *_TIMES) else "" for column in WHO[kept.by][1:]]
+def total_cells(report: UseReport) -> list[str]:
+    whole = whole_line(report)
+    who = [column.cell(whole) if column in (_GPUS, *_TIMES) else "" for column in WHO[report.by][1:]]
     return ["all", *who, *(column.cell(whole) for column in SUMS)]
 
 
-def whole_line(kept: UseReport) -> UseLine:
+def whole_line(report: UseReport) -> UseLine:
     """Return the sum of all lines as a line."""
-    watched, free = (sum(getattr(line, name) for line in kept.lines) for name in ("watched", "free"))
-    return UseLine("all", kept.total, kept.gpus, kept.events, watched=watched, free=free)
+    watched, free = (sum(getattr(line, name) for line in report.lines) for name in ("watched", "free"))
+    return UseLine("all", report.total, report.gpus, report.events, watched=watched, free=free)
 
 
 def use_notes(total: Use) -> list[str]:
@@ -163,29 +163,29 @@ SUMS: Final[tuple[TextColumn[UseLine], ...]] = (
 # For programs: seconds, byte-seconds, counts
 
 
-def report_json(kept: UseReport, now: float) -> str:
+def report_json(report: UseReport, now: float) -> str:
     """Return one object on one line: seconds, byte-seconds, counts."""
     return json.dumps(
         {
-            "since": kept.since,
+            "since": report.since,
             "until": now,
-            "host": kept.host,
-            "by": kept.by,
-            "watched_s": round(kept.watched, 3),
-            "rows": [_fields(kept, line) for line in kept.lines],
-            "total": {**_amounts(kept.total), **_counts(kept.events)},
+            "host": report.host,
+            "by": report.by,
+            "watched_s": round(report.watched, 3),
+            "rows": [_fields(report, line) for line in report.lines],
+            "total": {**_amounts(report.total), **_counts(report.events)},
         },
         ensure_ascii=False,
     )
 
 
-def report_csv(kept: UseReport, *, ascii_only: bool = False) -> str:
+def report_csv(report: UseReport, *, ascii_only: bool = False) -> str:
     """Return a line of headers and one for each row, the same as in JSON; formulas for spreadsheets are quoted.
 
     With `ascii_only` other characters in names are replaced.
     """
-    rows = [_fields(kept, line) for line in kept.lines]
-    head: Sequence[str] = list(_fields(kept, UseLine("")))
+    rows = [_fields(report, line) for line in report.lines]
+    head: Sequence[str] = list(_fields(report, UseLine("")))
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(head)
@@ -213,14 +213,14 @@ def _cell(value: Any, *, ascii_only: bool) -> Any:
     return "" if value is None else value
 
 
-def _fields(kept: UseReport, line: UseLine) -> dict[str, Any]:
-    return {**dict(_who(kept, line)), "gpus": list(line.gpus), **_amounts(line.use), **_counts(line.events)}
+def _fields(report: UseReport, line: UseLine) -> dict[str, Any]:
+    return {**dict(_who(report, line)), "gpus": list(line.gpus), **_amounts(line.use), **_counts(line.events)}
 
 
-def _who(kept: UseReport, line: UseLine) -> Iterator[tuple[str, Any]]:
-    if kept.by == "user":
+def _who(report: UseReport, line: UseLine) -> Iterator[tuple[str, Any]]:
+    if report.by == "user":
         yield from (("user", line.name), ("uid", line.uid))
-    elif kept.by == "gpu":
+    elif report.by == "gpu":
         yield from (("index", line.gpus[0] if line.gpus else None), ("uuid", line.uuid), ("name", line.name))
         yield from (("watched_s", round(line.watched, 3)), ("free_s", round(line.free, 3)))
     else:

@@ -244,11 +244,11 @@ class Reloader:
 
     def __call__(self) -> Reloaded:
         """Read the configuration; a mistake is in the answer, and the old one stays."""
-        came = reload(self.config, lambda: configured(self._args))
-        if not came.error and came.changed:
-            self._apply(self.config, came.config)
-            self.config = came.config
-        return came
+        reloaded = reload(self.config, lambda: configured(self._args))
+        if not reloaded.error and reloaded.changed:
+            self._apply(self.config, reloaded.config)
+            self.config = reloaded.config
+        return reloaded
 
 
 def apply_config(monitor: Monitor, old: Config, new: Config) -> None:
@@ -258,12 +258,12 @@ def apply_config(monitor: Monitor, old: Config, new: Config) -> None:
         monitor.set_shares(new.shares)
 
 
-def format_reload(came: Reloaded, later: Collection[str] = ()) -> str:
+def format_reload(reloaded: Reloaded, later: Collection[str] = ()) -> str:
     """Format the result of reading the configuration again; `later` are keys that apply from the next start."""
-    if came.error:
-        return f"configuration not changed: {came.error}"
-    if not came.changed:
+    if reloaded.error:
+        return f"configuration not changed: {reloaded.error}"
+    if not reloaded.changed:
         return "configuration read again: nothing has changed"
-    waiting = [name for name in came.changed if name in later]
-    words = f"configuration read again: {', '.join(came.changed)} changed"
+    waiting = [name for name in reloaded.changed if name in later]
+    words = f"configuration read again: {', '.join(reloaded.changed)} changed"
     return f"{words} (from the next start on: {', '.join(waiting)})" if waiting else words

@@ -47,14 +47,14 @@ class StatusPart(NamedTuple):
     color: str = ""
 
 
-def status_line(found: Status, now: float, *, tmux: bool = False) -> str:
+def status_line(status: Status, now: float, *, tmux: bool = False) -> str:
     """Return the line at `now` (the machine's monotonic clock); the least important parts are left out of a long line.
 
     With `tmux` the line has tmux's colour codes, and each `#` in a name is doubled, which tmux shows as one `#`.
     """
     kept: list[StatusPart] = []
     cut = False
-    for part in parts(found, now):
+    for part in parts(status, now):
         wanted = sum(len(one.words) + len(" · ") for one in kept) + len(part.words)
         if kept and wanted > CELLS - 2:  # two for the sign that something was left out
             cut = True
@@ -64,36 +64,36 @@ def status_line(found: Status, now: float, *, tmux: bool = False) -> str:
     return f"{line} …" if cut else line
 
 
-def exit_code(found: Status) -> int:
+def exit_code(status: Status) -> int:
     """Return 3 where there is no driver or no GPU, else 0."""
-    return 3 if found.state in _NO_DRIVER else 0
+    return 3 if status.state in _NO_DRIVER else 0
 
 
-def parts(found: Status, now: float) -> Iterator[StatusPart]:
+def parts(status: Status, now: float) -> Iterator[StatusPart]:
     """Return the parts of the line: the head, then the troubles, worst first."""
-    if not found.gpus:
-        yield StatusPart(_NO_DRIVER.get(found.state, "") or clean(found.words or found.state.value, CELLS))
+    if not status.gpus:
+        yield StatusPart(_NO_DRIVER.get(status.state, "") or clean(status.words or status.state.value, CELLS))
         return
-    count = len(found.gpus)
-    busy = [float(gpu.utilization) for gpu in found.gpus if gpu.health is Health.OK and known(gpu.utilization)]
+    count = len(status.gpus)
+    busy = [float(gpu.utilization) for gpu in status.gpus if gpu.health is Health.OK and known(gpu.utilization)]
     mean = f"{sum(busy) / len(busy):.0f}%" if busy else "—"
     yield StatusPart(f"{count} GPU{'s' * (count > 1)} {mean}")
-    if found.state in _NO_DRIVER:
-        yield StatusPart(_NO_DRIVER[found.state], "red")
-    age = now - found.sampled if found.sampled is not None else 0.0
-    if age > max(STALE * found.interval, 2 * PACE):
+    if status.state in _NO_DRIVER:
+        yield StatusPart(_NO_DRIVER[status.state], "red")
+    age = now - status.sampled if status.sampled is not None else 0.0
+    if age > max(STALE * status.interval, 2 * PACE):
         yield StatusPart(f"stale {long_duration(age)}", "red")
     for health in Health:
-        several = sum(gpu.health is health for gpu in found.gpus)
+        several = sum(gpu.health is health for gpu in status.gpus)
         if health is not Health.OK and several:
             yield StatusPart(f"{several} {health.value}", "red")
-    full, near = (sum(gpu.near == level for gpu in found.gpus) for level in ("critical", "warning"))
+    full, near = (sum(gpu.near == level for gpu in status.gpus) for level in ("critical", "warning"))
     if full:
         yield StatusPart(f"{full + near} near limit", "red")
-    if found.others:
-        yield StatusPart(f"{found.others} more critical", "red")
-    if found.over:
-        worst, more = found.over[0], len(found.over) - 1
+    if status.others:
+        yield StatusPart(f"{status.others} more critical", "red")
+    if status.over:
+        worst, more = status.over[0], len(status.over) - 1
         also = f" +{more}" if more else ""
         yield StatusPart(f"{fit(clean(worst.user), _NAME).rstrip()} {worst.gib:.1f} over{also}", "yellow")
     if near and not full:
@@ -130,20 +130,20 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     if args.tmux and args.json:
         raise UsageError("--tmux and --json exclude each other")
     damaged: list[str] = []
-    found = None if args.demo else read_status(warn=damaged.append) or _of_service()
-    if found is None and not args.demo and (sampler is None or not sampler.is_configured):
+    status = None if args.demo else read_status(warn=damaged.append) or _of_service()
+    if status is None and not args.demo and (sampler is None or not sampler.is_configured):
         sampler = configured_sampler(sampler, ONE_SAMPLE, command=WITHOUT_INSPECTOR)
     config = configured(args)
-    if found is None:
-        found = _sampled(args, config, sampler)
+    if status is None:
+        status = _sampled(args, config, sampler)
     console = Console(ascii_only=config.ascii)
     console.warn(*(f"{words}; this is a sample of its own" for words in damaged))
     if args.json:
-        shown = msgspec.structs.replace(found, resting=(), processes=())  # for strays, and for the sampler
+        shown = msgspec.structs.replace(status, resting=(), processes=())  # for strays, and for the sampler
         console.print(escape_json(msgspec.json.encode(shown).decode()))
     else:
-        console.print(status_line(found, time.monotonic(), tmux=args.tmux))
-    return exit_code(found)
+        console.print(status_line(status, time.monotonic(), tmux=args.tmux))
+    return exit_code(status)
 
 
 def _of_service() -> Status | None:
