@@ -142,7 +142,7 @@ class TolerantDriver(LinuxDriver):
     def run_input_thread(self) -> None:
         """Read keys; input that is not UTF-8 is dropped, with all bytes of the same read.
 
-        Textual's own loop wakes up ten times a second, which takes a twentieth of the dashboard's CPU time.
+        Textual's own loop wakes up ten times a second for nothing.
         """
         parser = XTermParser(self._debug)
         decoder = codecs.getincrementaldecoder("utf-8")()

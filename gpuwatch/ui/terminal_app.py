@@ -28,7 +28,7 @@ from gpuwatch.ui.themes import palette_of, themes
 
 SETTLED: Final = 5.0
 """Seconds after which all lasting objects exist. Garbage is collected only from then on, and without these:
-a collection of them would delay keys by 60 ms."""
+a collection of them would delay keys."""
 
 
 def _enable_collector() -> None:

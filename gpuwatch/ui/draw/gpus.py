@@ -23,7 +23,7 @@ from gpuwatch.model.holdings import GpuOwner, GpuProcess
 from gpuwatch.model.snapshot import Gpu, Health, Instance, Reason, known, number
 from gpuwatch.ui.draw.layout import Form, Grid, Layout, heat_map_grid
 from gpuwatch.ui.draw.lines import Line, LineBuilder
-from gpuwatch.ui.draw.row_list import Clicked, CursorList
+from gpuwatch.ui.draw.row_list import ClickEffect, CursorList
 from gpuwatch.ui.draw.table import Cell, Column, Table, TableRow, field_column, title_line
 from gpuwatch.ui.draw.theme import Background, Glyphs, Role, StyleSet
 from gpuwatch.ui.draw.view import View, clock, mark_of
@@ -595,7 +595,7 @@ class Gpus(CursorList[Gpu]):
         """Whether the GPUs are the cells of a heat map."""
         return self._grid is not None
 
-    def click(self, x: int, y: int, *, again: bool) -> Clicked:
+    def click(self, x: int, y: int, *, again: bool) -> ClickEffect:
         """Choose a GPU; the second click shows its detail."""
         place = self._place_at(x, y)
         if place is None:

@@ -23,7 +23,7 @@ from gpuwatch.ui.draw.theme import Background, Role, StyleSet
 
 T = TypeVar("T")
 
-Clicked: TypeAlias = Literal["", "moved", "chosen", "box"]
+ClickEffect: TypeAlias = Literal["", "moved", "chosen", "box"]
 """Effect of a click: none, cursor or order moved, the item under the cursor was clicked again, or its box."""
 
 WHEEL: Final = 3
@@ -88,7 +88,7 @@ class CursorList(ItemCursor[T]):
         self.move(by * max(1, len(self.found)))
 
     @abstractmethod
-    def click(self, x: int, y: int, *, again: bool) -> Clicked:
+    def click(self, x: int, y: int, *, again: bool) -> ClickEffect:
         """React to a click at a cell; `again` if it is not the first one there."""
 
     def scroll(self, by: int) -> None:
@@ -136,7 +136,7 @@ class RowList(CursorList[T]):
         """Sort rows by the chosen order."""
         return list(rows)
 
-    def react(self, x: int) -> Clicked:
+    def react(self, x: int) -> ClickEffect:
         """React to a click at a cell of the row under the cursor; empty where that cell is like any other."""
         return ""
 
@@ -225,7 +225,7 @@ class RowList(CursorList[T]):
 
     # -- mouse -----------------------------------------------------------------------------------------------------
 
-    def click(self, x: int, y: int, *, again: bool) -> Clicked:
+    def click(self, x: int, y: int, *, again: bool) -> ClickEffect:
         """Select a row, choose it at the second click, or sort by the column whose title was clicked."""
         place = y - self._title_lines
         if place < 0:

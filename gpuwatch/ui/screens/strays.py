@@ -18,7 +18,7 @@ from gpuwatch.model.fields import PROCESS
 from gpuwatch.model.snapshot import SourceState
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.draw.notice import nothing_words
-from gpuwatch.ui.draw.row_list import Clicked, RowList
+from gpuwatch.ui.draw.row_list import ClickEffect, RowList
 from gpuwatch.ui.draw.table import Cell, Column, field_column
 from gpuwatch.ui.draw.theme import Background, Role, StyleSet
 from gpuwatch.ui.screens.dialog import ConfirmDialog
@@ -98,7 +98,7 @@ class StrayList(RowList[Stray]):
             for column in columns
         )
 
-    def react(self, x: int) -> Clicked:
+    def react(self, x: int) -> ClickEffect:
         return "box" if x < 6 else ""
 
 

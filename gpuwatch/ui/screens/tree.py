@@ -34,7 +34,7 @@ from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.draw.footer import Hint
 from gpuwatch.ui.draw.lines import Line, LineBuilder, blank
 from gpuwatch.ui.draw.notice import nothing_words
-from gpuwatch.ui.draw.row_list import Clicked, RowList
+from gpuwatch.ui.draw.row_list import ClickEffect, RowList
 from gpuwatch.ui.draw.table import Cell, Column, field_column
 from gpuwatch.ui.draw.theme import Background, Glyphs, Role, StyleSet
 from gpuwatch.ui.draw.view import View
@@ -273,7 +273,7 @@ class TreeList(RowList[Branch]):
         super()._put(place)
         self._path = self.found[self.cursor].path if self.found else ()
 
-    def react(self, x: int) -> Clicked:
+    def react(self, x: int) -> ClickEffect:
         """Open or close the node where its mark was clicked."""
         branch = self.found[self.cursor]
         mark = 2 + 2 * min(len(branch.last), levels(self._columns[0].cells))

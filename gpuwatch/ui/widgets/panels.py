@@ -19,7 +19,7 @@ from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.draw.alerts import AlertLines
 from gpuwatch.ui.draw.footer import FooterLine, Hint, draw_footer
 from gpuwatch.ui.draw.lines import Line, changed, plain, width_of
-from gpuwatch.ui.draw.row_list import WHEEL, Clicked, CursorList
+from gpuwatch.ui.draw.row_list import WHEEL, ClickEffect, CursorList
 from gpuwatch.ui.draw.theme import Style, StyleSet
 
 
@@ -103,7 +103,7 @@ class ListPanel(LinePanel):
     class Clicked(Message):
         """Message: the mouse changed cursor, scroll or order, or chose an item."""
 
-        def __init__(self, effect: Clicked) -> None:
+        def __init__(self, effect: ClickEffect) -> None:
             self.effect = effect
             super().__init__()
 
