@@ -52,7 +52,7 @@ class Transition(Enum):
 
 
 class _Streak(NamedTuple):
-    """Run of samples that reached one severity."""
+    """Samples in a row that reached one severity."""
 
     samples: int
     since: float

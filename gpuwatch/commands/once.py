@@ -156,7 +156,7 @@ def table(
     notes = [f"GPU {gpu.index}: {gpu.holdings_note}" for gpu in snapshot.gpus if gpu.holdings_note]
     if idle is None and re.search(r"(?i)\bidle\b", keep.text):
         notes.append("idle times are not known: one snapshot has none, and no gpuwatch of yours or of the machine runs")
-    notes += [*_overcommitted(declared), *_gaps(snapshot)]
+    notes += [*_overbooked(declared), *_gaps(snapshot)]
     if unread := unread_processes(snapshot):
         notes.append(f"{unread_words(unread)}; what is left may be less")
     lines += ["", *notes] if notes else []
@@ -176,12 +176,12 @@ def _over_limits(snapshot: Snapshot, limits: Limits) -> dict[str, list[str]]:
     return found
 
 
-def _overcommitted(declared: Mapping[int, DeclaredMemory]) -> list[str]:
+def _overbooked(declared: Mapping[int, DeclaredMemory]) -> list[str]:
     """Return a line for each GPU, by its index, on which processes declared more memory than it has."""
     return [
         f"GPU {index}: overbooked, {gib(one.declared)} GiB declared of {gib(one.total)}"
         for index, one in declared.items()
-        if one.overcommitted and one.total is not None
+        if one.overbooked and one.total is not None
     ]
 
 

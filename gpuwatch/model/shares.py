@@ -66,8 +66,8 @@ class DeclaredMemory(NamedTuple):
     """Processes whose declarations were read and contain no limit."""
 
     @property
-    def overcommitted(self) -> bool:
-        """Return whether more is declared than the GPU has; two halves are not more, however they are rounded."""
+    def overbooked(self) -> bool:
+        """Whether more is declared than the GPU has; two halves are not more, however they are rounded."""
         return self.total is not None and self.declared > self.total + STEADY
 
 

@@ -17,7 +17,7 @@ from gpuwatch.alerts.rules.devices import DISAGREE, MISSPELT, UNUSED
 from gpuwatch.alerts.rules.hardware import ECC, MEANINGS, POWER, REMAP, TEMPERATURE, THROTTLED
 from gpuwatch.alerts.rules.idle import DEAD, IDLE, UNATTRIBUTED
 from gpuwatch.alerts.rules.memory import MEMORY
-from gpuwatch.alerts.rules.shares import OUTGROWN, OVERCOMMITTED, OVERSHOOT, allowance
+from gpuwatch.alerts.rules.shares import OUTGROWN, OVERBOOKED, OVERSHOOT, allowance
 from gpuwatch.base.units import Unit
 from gpuwatch.commands.docs import page_text
 from gpuwatch.history.history import History
@@ -121,7 +121,7 @@ def test_a_missing_reading_is_no_observation(field: str, reason: Reason) -> None
 @pytest.mark.parametrize("health", [health for health in Health if health is not Health.OK])
 def test_the_figures_of_a_gpu_in_trouble_are_not_judged(health: Health) -> None:
     hot = filled(0, health=health, temperature=95, throttle=("hw thermal",), ecc_uncorrected=3, remap_pending=True)
-    for rule in (MEMORY, TEMPERATURE, THROTTLED, POWER, ECC, REMAP, IDLE, UNATTRIBUTED, DEAD, OVERSHOOT, OVERCOMMITTED):
+    for rule in (MEMORY, TEMPERATURE, THROTTLED, POWER, ECC, REMAP, IDLE, UNATTRIBUTED, DEAD, OVERSHOOT, OVERBOOKED):
         assert severities_of(rule, hot, people=[process(100, declared=cap(1))]) == []
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.rules.health import HEALTH
 from gpuwatch.alerts.rules.memory import FULL, MEMORY
-from gpuwatch.alerts.rules.shares import OVERCOMMITTED, OVERSHOOT
+from gpuwatch.alerts.rules.shares import OVERBOOKED, OVERSHOOT
 from gpuwatch.commands.export import FILES, FOLDER
 from gpuwatch.export.metrics import _GPU, ALIASES, GROUPS, NOT_EXPORTED
 from gpuwatch.history.history import History
@@ -192,7 +192,7 @@ def test_rules_and_dashboard_ask_for_metrics_that_there_are() -> None:
 
 def test_rules_of_the_severity_of_an_alert_name_alerts_that_there_are() -> None:
     named = set(re.findall(r'rule="([^"]+)"', (FOLDER / FILES["rules"]).read_text()))
-    assert named == {FULL, OVERSHOOT, HEALTH, OVERCOMMITTED}
+    assert named == {FULL, OVERSHOOT, HEALTH, OVERBOOKED}
 
 
 def test_an_alert_about_a_gpu_has_the_severity_of_the_dashboard_and_its_owner() -> None:

@@ -110,7 +110,7 @@ def test_who_declared_nothing_is_told_from_who_could_not_be_read() -> None:
         ),
     )
     assert (found.limits, found.undeclared, found.unread) == (1, 1, 2)
-    assert not found.overcommitted
+    assert not found.overbooked
 
 
 def test_one_that_has_ended_takes_no_more() -> None:
@@ -149,4 +149,4 @@ def test_without_a_total_nothing_is_over_committed() -> None:
     card = gpu(0, used_gib=0, memory=Memory(total=Reason.ERROR, used=1), holdings=[holding(1)])
     found = shares.declared_memory(card, people(process(1, declared=declared((900, "")))))
     assert found.total is None
-    assert not found.overcommitted
+    assert not found.overbooked

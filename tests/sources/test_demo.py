@@ -148,7 +148,7 @@ def test_at_every_moment_processes_shares_and_texts_are_as_on_a_real_machine(t: 
 
     people = {one.pid: one for one in shown.processes}
     sums = {gpu.index: declared_memory(gpu, people) for gpu in shown.gpus}
-    assert [index for index, one in sums.items() if one.overcommitted] == [4], "one GPU is overbooked"
+    assert [index for index, one in sums.items() if one.overbooked] == [4], "one GPU is overbooked"
     assert sums[4].limits == 3
 
     uuids = {gpu.uuid for gpu in shown.gpus}

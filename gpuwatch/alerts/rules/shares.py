@@ -45,7 +45,7 @@ from gpuwatch.model.snapshot import (
 )
 
 OVERSHOOT: Final = "uses more than declared"
-OVERCOMMITTED: Final = "overbooked"
+OVERBOOKED: Final = "overbooked"
 OUTGROWN: Final = "past start size"
 
 _BUDGET_PERCENT: Final = 2.0
@@ -320,6 +320,6 @@ def _start_size(declaration: Declaration, memory: Memory) -> float | None:
 
 RULES: Final = (
     Rule(OVERSHOOT, find_overshoots),
-    Rule(OVERCOMMITTED, find_overbooked),
+    Rule(OVERBOOKED, find_overbooked),
     Rule(OUTGROWN, find_outgrown),
 )

@@ -308,7 +308,7 @@ def _declared_facts(gpu: Gpu, snapshot: Snapshot) -> list[Fact]:
     facts = []
     if sums.limits:
         by = f"by {sums.limits} {'limits' if sums.limits > 1 else 'limit'}"
-        over = f", overbooked: it has {size(sums.total)}" if sums.overcommitted and sums.total else ""
+        over = f", overbooked: it has {size(sums.total)}" if sums.overbooked and sums.total else ""
         facts.append(Fact("declared", f"{size(sums.declared)} {by}{over}"))
     elif gpu.holdings and not sums.unread:
         facts.append(Fact("declared", "nothing"))
