@@ -34,7 +34,7 @@ def same_event(known: Iterable[Alert]) -> Callable[[Alert], Alert | None]:
     ids = {alert.id: alert for alert in every}
     by_key: defaultdict[str, list[Alert]] = defaultdict(list)
     by_gpu: defaultdict[tuple[str, str], list[Alert]] = defaultdict(list)
-    found: dict[str, Alert] = {}
+    matched: dict[str, Alert] = {}
     """Events of the service that were found, by id: one that goes over midnight is published twice."""
     for alert in every:
         by_key[alert.key].append(alert)
@@ -50,17 +50,17 @@ def same_event(known: Iterable[Alert]) -> Callable[[Alert], Alert | None]:
         )
 
     def find(one: Alert) -> Alert | None:
-        if same := ids.get(one.id) or found.get(one.id):
+        if same := ids.get(one.id) or matched.get(one.id):
             return same
         began = (other for other in by_key[one.key] if abs(one.raised - other.raised) <= SAME)
         if same := next(began, None):
             return same
-        taken = {each.id for each in found.values()}
+        taken = {each.id for each in matched.values()}
         held = [other for other in by_gpu[one.rule, one.gpu] if other.id not in taken and is_same(one, other)]
         if one.evidence or not held:
             return None
-        found[one.id] = min(held, key=lambda other: abs(other.raised - one.raised))
-        return found[one.id]
+        matched[one.id] = min(held, key=lambda other: abs(other.raised - one.raised))
+        return matched[one.id]
 
     return find
 
@@ -224,11 +224,11 @@ def fold_repeats(alerts: Iterable[Alert], *, newest: bool = False) -> list[Repea
     for alert in every:
         if alert.ended is not None:
             times[alert.key].append(alert)
-    found = []
+    events = []
     for alert in every:
         same = sorted(times[alert.key], key=lambda one: one.raised) if alert.ended is not None else []
         if len(same) < LEAST_REPEATS:
-            found.append(Repeated(alert))
+            events.append(Repeated(alert))
         elif alert is same[-1 if newest else 0]:
             worst = max(same, key=_badness)
             shown = replace(
@@ -243,8 +243,8 @@ def fold_repeats(alerts: Iterable[Alert], *, newest: bool = False) -> list[Repea
             )
             lasted = sum(one.lasted for one in same)
             other = same[0 if newest else -1].raised
-            found.append(Repeated(shown, len(same), other, lasted, tuple(one.id for one in same)))
-    return found
+            events.append(Repeated(shown, len(same), other, lasted, tuple(one.id for one in same)))
+    return events
 
 
 def _badness(alert: Alert) -> tuple[int, float]:

@@ -83,8 +83,8 @@ def read_events(path: Path, since: float | None = None, *, named: bool = False, 
     watched, touched = files.read_lock(lock_path(path))
     try:
         with reading(path, named=named, repairs=repairs) as connection:
-            found = connection.execute("SELECT alert FROM events WHERE ended IS NULL OR ended >= ?", (since or 0.0,))
-            alerts = [_decode_alert(row[0]) for row in found]
+            encoded = connection.execute("SELECT alert FROM events WHERE ended IS NULL OR ended >= ?", (since or 0.0,))
+            alerts = [_decode_alert(row[0]) for row in encoded]
             rows = connection.execute("SELECT since, until, lost FROM gaps WHERE until >= ?", (since or 0.0,))
             gaps = [Gap(float(row[0]), float(row[1]), int(row[2])) for row in rows if _are_numbers(row)]
             written = read_about(connection, "written")
@@ -140,17 +140,17 @@ def read_all_events(paths: Sequence[Path], since: float | None = None, *, named:
     parts = [read_events(path, since, named=named) for path in ordered]
     if len(parts) == 1:
         return parts[0]
-    found = Events.joined(parts)
+    events = Events.joined(parts)
     if days := {day_of(path) for path in paths if is_public(path)}:  # while the machine's service ran, somebody watched
         machine = {gap for path, part in zip(ordered, parts, strict=True) if is_public(path) for gap in part.gaps}
-        for gap in found.gaps:
+        for gap in events.gaps:
             begin, end = date.fromtimestamp(gap.since), date.fromtimestamp(gap.until)
             if not days.issuperset(
                 begin + timedelta(days=number) for number in range(min(1000, (end - begin).days + 1))
             ):
                 machine.add(gap)
-        found = msgspec.structs.replace(found, gaps=tuple(sorted(machine)))
-    return found
+        events = msgspec.structs.replace(events, gaps=tuple(sorted(machine)))
+    return events
 
 
 def _decode_alert(content: object) -> Alert | None:

@@ -236,7 +236,7 @@ class EventsPart(Part):
 
     def _update(self, events: dict[str, Alert], alert: Alert, *, is_news: bool = False) -> None:
         """Add an alert as a new event, or as a change of the open event with its key or, after a rename, its id."""
-        same = next((one for one in events.values() if one.id == alert.id), None)
+        same = next((event for event in events.values() if event.id == alert.id), None)
         before = events.get(alert.key, same)
         if before is None and alert.ended is not None and alert.raised <= self._others:
             return  # another gpuwatch recorded all of it
@@ -250,9 +250,9 @@ class EventsPart(Part):
                 lasted=alert.lasted + max(0.0, alert.raised - before.raised),
                 most=max(before.most, alert.most),
             )
-        for one in (before, same):
-            if one is not None:
-                events.pop(one.key, None)
+        for event in (before, same):
+            if event is not None:
+                events.pop(event.key, None)
         if alert.ended is None:
             events[alert.key] = alert
         kept = before is not None and (before.severity, before.sent) == (alert.severity, sent)

@@ -82,7 +82,7 @@ def _people(snapshot: Snapshot) -> int | None:
 
 def _rows(snapshot: Snapshot, near: dict[str, str]) -> Iterator[StatusGpu]:
     for gpu in snapshot.gpus:
-        room, found = room_of(gpu.memory), GPU["processes"].amount(gpu)
+        room, count = room_of(gpu.memory), GPU["processes"].amount(gpu)
         yield StatusGpu(
             index=gpu.index,
             uuid=gpu.uuid,
@@ -93,7 +93,7 @@ def _rows(snapshot: Snapshot, near: dict[str, str]) -> Iterator[StatusGpu]:
             utilization=gpu.utilization,
             near=near.get(gpu.key, ""),
             left=left(gpu),
-            processes=None if found is None or found.at_least else int(found.number),
+            processes=None if count is None or count.at_least else int(count.number),
         )
 
 

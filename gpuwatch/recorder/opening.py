@@ -246,19 +246,19 @@ def _explain(error: Exception, path: Path) -> tuple[type[StoreError], str]:
             return kind, files.words(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), None)
         case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_ERROR:
             # None of our own fixed statements has an error.
-            kind, words = DamagedError, f"it is damaged ({error})"
+            kind, reason = DamagedError, f"it is damaged ({error})"
         case sqlite3.SQLITE_INTERRUPT:
-            words = f"reading it took longer than {PATIENCE:g} s"
+            reason = f"reading it took longer than {PATIENCE:g} s"
         case sqlite3.SQLITE_BUSY:
-            words = "another program keeps it locked"
+            reason = "another program keeps it locked"
         case sqlite3.SQLITE_READONLY if code == sqlite3.SQLITE_READONLY_ROLLBACK:
-            words = f"the journal of an unfinished write lies beside it ({error})"
+            reason = f"the journal of an unfinished write lies beside it ({error})"
         case _ if isinstance(error, UnicodeDecodeError):  # in a message of SQLite's that quotes damaged bytes
-            kind, words = DamagedError, "it is damaged (a name in it is no text)"
+            kind, reason = DamagedError, "it is damaged (a name in it is no text)"
         case _ if isinstance(error, MemoryError):
-            words = "it takes too much memory"
+            reason = "it takes too much memory"
         case _ if isinstance(error, OSError):
             return kind, files.words(error, path)
         case _:
-            words = str(error)
-    return kind, text.clean(words if words.startswith(f"{path}: ") else f"{path}: {words}", 300)
+            reason = str(error)
+    return kind, text.clean(reason if reason.startswith(f"{path}: ") else f"{path}: {reason}", 300)

@@ -197,21 +197,21 @@ class UseCounter:
     def _find_runs(self, snapshot: Snapshot) -> None:
         """Find the run of each process."""
         seen: dict[tuple[int, int], _KnownRun] = {}
-        for one in snapshot.processes:
-            before = self._known.get(one.key)
-            source = (one.uid, one.command, one.context)
-            known = before if before is not None and before.source == source else _find_run(one, source)
+        for process in snapshot.processes:
+            before = self._known.get(process.key)
+            source = (process.uid, process.command, process.context)
+            known = before if before is not None and before.source == source else _find_run(process, source)
             if before is not None and before.run != known.run:
                 read = before.source[2] is not None
-                if one.uid is None or (read and one.context is None):  # it was known, and has gone since
+                if process.uid is None or (read and process.context is None):  # it was known, and has gone since
                     known = before
                 elif not read:
                     self._sums.moved[before.run] = known.run
-            seen[one.key] = known
+            seen[process.key] = known
             uid = known.run.uid
             users = self._sums.users
-            is_named = one.user not in ("", str(uid))  # a sampler that was started anew does not know it at first
-            users[uid] = UNSEEN_USER if uid == NOBODY else one.user if is_named else users.get(uid, str(uid))
+            is_named = process.user not in ("", str(uid))  # a sampler that was started anew does not know it at first
+            users[uid] = UNSEEN_USER if uid == NOBODY else process.user if is_named else users.get(uid, str(uid))
             self._note_run(known.run, known.name, known.launcher, snapshot.taken)
         self._known = seen
 
@@ -221,24 +221,24 @@ class UseCounter:
             self._sums.runs[run] = UsedRun(name, launcher, before.first if before else now, now)
 
 
-def run_name(one: Process) -> str:
+def run_name(process: Process) -> str:
     """Return the program of a process: `train.py`, `vllm.entrypoints`, `python`; without folders and arguments."""
-    if one.run is not None and one.run.name:
-        return one.run.name
-    argv = tuple(one.command.split())
+    if process.run is not None and process.run.name:
+        return process.run.name
+    argv = tuple(process.command.split())
     found = programs.find_source(argv)
     if found is not None and found.kind is programs.SourceKind.FILE:
         return PurePosixPath(found.text).name
     if found is not None and found.kind is programs.SourceKind.MODULE:
         return found.text
-    return PurePosixPath(argv[0]).name if argv else one.name or UNSEEN_USER
+    return PurePosixPath(argv[0]).name if argv else process.name or UNSEEN_USER
 
 
-def _find_run(one: Process, source: tuple[int | None, str, ProcessContext | None]) -> _KnownRun:
-    if one.uid is None:
+def _find_run(process: Process, source: tuple[int | None, str, ProcessContext | None]) -> _KnownRun:
+    if process.uid is None:
         return _KnownRun(source, _NOBODYS, UNSEEN_USER, "")
-    launcher = one.run.launcher if one.run is not None else ""
-    return _KnownRun(source, RunId(one.uid, one.run_key), run_name(one), launcher)
+    launcher = process.run.launcher if process.run is not None else ""
+    return _KnownRun(source, RunId(process.uid, process.run_key), run_name(process), launcher)
 
 
 def _minutes(end: float, seconds: float) -> Iterator[tuple[int, float]]:
@@ -398,7 +398,7 @@ def read_means(connection: Connection, since: float, until: float) -> Iterator[M
 
 def _read_gpu_values(connection: Connection, since: float, until: float) -> dict[int, dict[str, float]]:
     """Return the means of the GPUs themselves by the start of their minute."""
-    found: dict[int, dict[str, float]] = {}
+    means: dict[int, dict[str, float]] = {}
     names = {
         gpu: [f"{uuid}//{metric}" for metric in _OF_GPU]
         for gpu, uuid in connection.execute("SELECT id, uuid FROM gpus").fetchmany(_MOST)
@@ -408,8 +408,8 @@ def _read_gpu_values(connection: Connection, since: float, until: float) -> dict
     for at, gpu, *values in connection.execute(asked, (since, until, _MOST)):
         if isinstance(at, int) and gpu in names:
             sound = [(name, value) for name, value in zip(names[gpu], values, strict=True) if _is_amount(value)]
-            found.setdefault(at, {}).update(sound)
-    return found
+            means.setdefault(at, {}).update(sound)
+    return means
 
 
 def load_older(timeline: Timeline, until: float, *, folder: Path | None = None, days: Path = DAYS) -> None:
@@ -593,7 +593,7 @@ def read_reports(
     nothing counts twice; events are those of `read_all_events`. Raises FileNotFoundError and StoreError.
     """
     reports = [UseReport(by, float(floor(since / MINUTE) * MINUTE), until) for by in ways]
-    found: list[dict[object, UseLine]] = [{} for _ in ways]
+    lines_by_way: list[dict[object, UseLine]] = [{} for _ in ways]
     about: list[defaultdict[object, set[str]]] = [defaultdict(set) for _ in ways]
     """Ids of the events that each of the lines caused, or that are about it."""
     events = read_all_events(paths, reports[0].since, named=named)
@@ -615,12 +615,12 @@ def read_reports(
             spans = connection.execute("SELECT DISTINCT at, span FROM use").fetchall() if path in days else []
             if path in days and not spans:  # it publishes no use, and says nothing of who caused its events
                 continue
-            for report, lines, ids in zip(reports, found, about, strict=True):
+            for report, lines, ids in zip(reports, lines_by_way, about, strict=True):
                 _add_store(connection, report, lines)
                 for event, who in connection.execute(_ABOUT, (report.by,)).fetchmany(_MOST):
                     ids[who].add(events.aliases.get(event, event))
         known |= {minute for at, span in spans for minute in range(at // MINUTE, (at + span) // MINUTE)}
-    for report, lines, ids in zip(reports, found, about, strict=True):
+    for report, lines, ids in zip(reports, lines_by_way, about, strict=True):
         for who, line in lines.items():
             line.events = EventCounts.of([held[one] for one in ids[who] & held.keys()])
         report.events = EventCounts.of(held.values())
