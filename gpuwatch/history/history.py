@@ -363,7 +363,8 @@ class Use(NamedTuple):
     @property
     def idle(self) -> float:
         """GPU-seconds of `held` in which all of its processes on the GPU were seen to run nothing."""
-        return max(0.0, round(self.held - self.busy - self.unknown, 6))
+        rest = self.held - self.busy - self.unknown
+        return rest if rest > 1e-9 * self.held else 0.0  # less is what rounding leaves
 
     def plus(self, other: Use) -> Use:
         """Return the sum of both."""

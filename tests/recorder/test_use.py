@@ -225,7 +225,7 @@ def test_users_runs_and_gpus_add_up_to_the_machine(minutes: list[tuple[list[Hold
         total = Use(*map(sum, zip(*(line.use for line in report.lines), strict=True)))
         assert total == pytest.approx(report.total)
         assert (total.gpu, total.busy, total.unknown) == pytest.approx((whole.gpu, whole.busy, whole.unknown))
-        assert total.idle == pytest.approx(whole.gpu - whole.busy - whole.unknown)
+        assert total.idle == pytest.approx(whole.gpu - whole.busy - whole.unknown, abs=1e-6)
     assert [one.watched - one.free for one in reports[1].lines] == pytest.approx(
         [one.use.gpu for one in reports[1].lines]
     )
