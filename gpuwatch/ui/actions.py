@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpuwatch.kill.queue import KillQueue
     from gpuwatch.model.fields import Row, RowKey
     from gpuwatch.monitor import Frame
-    from gpuwatch.ui.draw.keys import Key
+    from gpuwatch.ui.draw.keys import BoundKey
     from gpuwatch.ui.options import Options
 
 
@@ -24,7 +24,7 @@ class Actions(Protocol):
     """Methods and state of the application that screens and widgets use; a test passes an object of its own."""
 
     options: Options
-    keys: Sequence[Key]
+    keys: Sequence[BoundKey]
     """Keys for the footer, the help and the palette."""
     newest: Frame | None
 

@@ -26,7 +26,7 @@ from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.ui.bindings import make_bindings
 from gpuwatch.ui.dashboard import Dashboard
 from gpuwatch.ui.desktop import Osc, clipboard, notification
-from gpuwatch.ui.draw.keys import KEYS, Key, PaletteCommand, commands, dashboard_keys, keymap
+from gpuwatch.ui.draw.keys import KEYS, BoundKey, PaletteCommand, commands, dashboard_keys, keymap
 from gpuwatch.ui.draw.layout import room_for_toasts
 from gpuwatch.ui.draw.theme import theme_id
 from gpuwatch.ui.draw.view import View, mark_of, strays_of, subject_of
@@ -174,7 +174,7 @@ class GpuwatchApp(TerminalApp):
         self.ended: deque[Alert] = deque(maxlen=ENDED)
         """Alerts that ended in this run: the demo has no events log, and the log may be unreadable."""
         self.interval = self.options.interval
-        self.keys: Sequence[Key] = self.make_keys()
+        self.keys: Sequence[BoundKey] = self.make_keys()
         """Keys for the footer, the help and the palette."""
         self._bindings = BindingsMap(make_bindings(self.keys))
         self.set_keymap(keymap(self.options.keys))
@@ -189,7 +189,7 @@ class GpuwatchApp(TerminalApp):
         self._stray_report: tuple[Frame, StrayReport] | None = None
         """Last frame searched for strays, and the result."""
 
-    def make_keys(self) -> list[Key]:
+    def make_keys(self) -> list[BoundKey]:
         """Return the keys that the options ask for."""
         return dashboard_keys(self.options.keys)
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 from textual.binding import Binding
 
 from gpuwatch.config.keymap import Keys
-from gpuwatch.ui.draw.keys import Key, keymap
+from gpuwatch.ui.draw.keys import BoundKey, keymap
 
 
-def make_bindings(keys: Iterable[Key]) -> list[Binding]:
+def make_bindings(keys: Iterable[BoundKey]) -> list[Binding]:
     """Return the bindings of the dashboard's or a replay's keys."""
     return [Binding(**key._asdict()) for key in keys]
 

@@ -19,7 +19,7 @@ from gpuwatch.analysis.playback import SPEEDS, Playback, events_until
 from gpuwatch.base.units import format_moment, long_duration, parse_moment
 from gpuwatch.ui.app import GpuwatchApp, NewFrame
 from gpuwatch.ui.bindings import make_bindings
-from gpuwatch.ui.draw.keys import Key, replay_keys
+from gpuwatch.ui.draw.keys import BoundKey, replay_keys
 from gpuwatch.ui.draw.theme import Glyphs
 from gpuwatch.ui.draw.view import View
 from gpuwatch.ui.options import Helpers, Options
@@ -83,7 +83,7 @@ class ReplayApp(GpuwatchApp, inherit_bindings=False):
         self._noted = 0
         """Number of the notes that the user was told of."""
 
-    def make_keys(self) -> list[Key]:
+    def make_keys(self) -> list[BoundKey]:
         return replay_keys(self.options.keys)
 
     def _frame_time(self) -> float:

@@ -25,7 +25,7 @@ from gpuwatch.model.snapshot import (
     Run,
 )
 from gpuwatch.ui.draw.gpu_pages import gpu_section
-from gpuwatch.ui.draw.keys import KEYS, Key, PaletteCommand, commands, replay_keys
+from gpuwatch.ui.draw.keys import KEYS, BoundKey, PaletteCommand, commands, replay_keys
 from gpuwatch.ui.draw.process_page import place_section
 from gpuwatch.ui.draw.sheet import REASONS, Section, field_fact
 from gpuwatch.ui.screens.help import HelpScreen
@@ -66,7 +66,7 @@ async def test_help_opens_scrolls_and_closes() -> None:
 
 
 @pytest.mark.parametrize("keys", [KEYS, replay_keys()])
-async def test_help_is_one_screen_in_a_wide_terminal(keys: Sequence[Key]) -> None:
+async def test_help_is_one_screen_in_a_wide_terminal(keys: Sequence[BoundKey]) -> None:
     """Also while shares cannot be read; nothing is wrapped, and each key has its line."""
     seen = a_snapshot()
     hidden = replace(seen.processes[0], declared=Declared(knowledge=Knowledge.UNREADABLE))

@@ -15,7 +15,7 @@ from gpuwatch.fleet.overview import Fleet
 from gpuwatch.fleet.reader import FleetReader
 from gpuwatch.fleet.ui.fleet_host_screen import FleetHostScreen
 from gpuwatch.fleet.ui.fleet_screens import VIEWS, FleetScreen, MapScreen
-from gpuwatch.ui.draw.keys import THEMES, Key, PaletteCommand, key_names
+from gpuwatch.ui.draw.keys import THEMES, BoundKey, PaletteCommand, key_names
 from gpuwatch.ui.draw.sheet import Canvas, Fact, Section, SheetPage
 from gpuwatch.ui.options import Options
 from gpuwatch.ui.screens.sheet import Sheet
@@ -62,7 +62,7 @@ class FleetApp(TerminalApp):
         self.save = save
         self.reader, self.clock, self.interval = reader, clock, interval
         self.fleet = reader.newest if reader is not None else Fleet()
-        self.keys: Sequence[Key] = ()
+        self.keys: Sequence[BoundKey] = ()
         self._map = self._make(MapScreen, self.options.filter)
 
     def get_default_screen(self) -> MapScreen:

@@ -23,7 +23,7 @@ from gpuwatch.fleet.ui.hosts_screen import HostsScreen
 from gpuwatch.model.fields import RowKey
 from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.ui.app import CLOSING_SECONDS, GpuwatchApp, NewFrame
-from gpuwatch.ui.draw.keys import Key
+from gpuwatch.ui.draw.keys import BoundKey
 from gpuwatch.ui.options import Helpers, Options
 
 _LARGEST_PID: Final = 2**22
@@ -92,7 +92,7 @@ class HostsApp(GpuwatchApp):
         self._run = run
         super().__init__(watch=watch, options=self._options_here(options), helpers=helpers, clock=clock)
 
-    def make_keys(self) -> list[Key]:
+    def make_keys(self) -> list[BoundKey]:
         """Return the keys of the dashboard; the one for hosts is in the footer."""
         shown = (one._replace(show=True) if one.id == "hosts" else one for one in super().make_keys())
         return sorted(shown, key=lambda one: one.id != "hosts")

@@ -21,7 +21,7 @@ _FIRST_TO_GO = (
 
 
 class _Bound(Protocol):
-    """A `Key`, or a binding of Textual."""
+    """A `BoundKey`, or a binding of Textual."""
 
     @property
     def key(self) -> str: ...

@@ -14,7 +14,7 @@ from gpuwatch.config.types import Theme
 from gpuwatch.model.fields import PROCESS
 
 
-class Key(NamedTuple):
+class BoundKey(NamedTuple):
     """Keys of an action; the fields are those of Textual's `Binding`."""
 
     key: str
@@ -88,8 +88,8 @@ _ACTIONS: Final = (
     _Action("palette", "command_palette", "commands", show=False),
 )
 _FIXED: Final = (
-    Key("ctrl+z", "suspend_process", "suspend", "suspend", "Back to the shell; `fg` goes on", show=False),
-    Key("ctrl+c,ctrl+q", "quit", "quit", "quit_now", "Quit, from any screen", show=False, priority=True),
+    BoundKey("ctrl+z", "suspend_process", "suspend", "suspend", "Back to the shell; `fg` goes on", show=False),
+    BoundKey("ctrl+c,ctrl+q", "quit", "quit", "quit_now", "Quit, from any screen", show=False, priority=True),
 )
 """Keys that always do the same: `config.keymap.RESERVED`."""
 
@@ -162,13 +162,15 @@ _TOOLTIPS: Final = {field.name: field.type.__metadata__[-1].description for fiel
 """Explanation of each action."""
 
 
-def dashboard_keys(keys: Keys = DEFAULT_KEYS) -> list[Key]:
+def dashboard_keys(keys: Keys = DEFAULT_KEYS) -> list[BoundKey]:
     """Return the keys of the dashboard; an action without a key is left out."""
     found = []
     for one in _ACTIONS:
         names = [textual_key(key) for key in keys.of(one.id)]
         if names:
-            found.append(Key(",".join(names), one.action, one.word, one.id, _TOOLTIPS[one.id], one.show, one.priority))
+            found.append(
+                BoundKey(",".join(names), one.action, one.word, one.id, _TOOLTIPS[one.id], one.show, one.priority)
+            )
     return [*found, *_FIXED]
 
 
@@ -197,7 +199,7 @@ _LIVE = frozenset({"end", "acknowledge", "message", "pause", "slower", "faster",
 """Ids of keys that only the present has."""
 
 _REPLAY: Final = tuple(
-    Key(keys, action, word, f"replay.{name}", tooltip)
+    BoundKey(keys, action, word, f"replay.{name}", tooltip)
     for name, keys, action, word, tooltip in (
         ("play", "space,p", "play", "play", "Play, or pause"),
         ("back", "left", "seek(-10)", "10 s", "10 s back"),
@@ -219,7 +221,7 @@ _REPLAY_NAMES: Final = {
 }
 
 
-def replay_keys(keys: Keys = DEFAULT_KEYS) -> list[Key]:
+def replay_keys(keys: Keys = DEFAULT_KEYS) -> list[BoundKey]:
     """Return the keys of a replay: its own, then those of the dashboard that change nothing."""
     live = {one.id: one for one in dashboard_keys(keys) if one.id not in _LIVE}
     # On the GPUs of a heat map these keys move the cursor; everywhere else they move through the recording.
@@ -246,7 +248,7 @@ class PaletteCommand(NamedTuple):
     action: str
 
 
-def commands(keys: Sequence[Key] = KEYS) -> list[PaletteCommand]:
+def commands(keys: Sequence[BoundKey] = KEYS) -> list[PaletteCommand]:
     """Return every command, in the order in which the palette lists them."""
     found = [
         PaletteCommand(_NAMES[one.id], f"{key_names(one.key)}  {one.tooltip}", one.action)

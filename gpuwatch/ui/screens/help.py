@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from textual.binding import Binding, BindingType
 
 from gpuwatch.model.shares import unread_processes, unread_words
-from gpuwatch.ui.draw.keys import Key, key_names
+from gpuwatch.ui.draw.keys import BoundKey, key_names
 from gpuwatch.ui.draw.sheet import Canvas, Fact, Section, SheetPage
 from gpuwatch.ui.draw.theme import Glyphs, StyleSet
 from gpuwatch.ui.screens.sheet import Sheet
@@ -56,7 +56,7 @@ class HelpScreen(Sheet):
         Binding("question_mark,h,f1", "close", "back", show=False, id="help.close", tooltip="Back to the dashboard"),
     ]
 
-    def __init__(self, keys: Sequence[Key], frame: Frame | None = None, styles: StyleSet | None = None) -> None:
+    def __init__(self, keys: Sequence[BoundKey], frame: Frame | None = None, styles: StyleSet | None = None) -> None:
         """Explain `keys`, and what cannot be read in `frame`."""
         super().__init__(styles)
         self._keys = keys
@@ -81,7 +81,7 @@ def _unread(frame: Frame | None) -> list[Section]:
     return [Section(words[:1].upper() + words[1:], facts)] * bool(count)
 
 
-def key_sections(keys: Sequence[Key]) -> list[Section]:
+def key_sections(keys: Sequence[BoundKey]) -> list[Section]:
     """Return the keys in groups, each with its explanation; opposites share a line."""
     by_id = {one.id: one for one in keys}
     opposites = {other for other, _ in _PAIRS.values()}
