@@ -138,8 +138,11 @@ def test_the_configuration(
     content = (
         'interval = "2s"\nuser = "ada"\n[alerts]\noff = ["XID"]\nmemory_warning = 12.5\n[notify]\n'
         'command = ["/bin/true", "a"]\nurls = ["json://h/x"]\n[[share]]\ncommand = "a.*b"\ngpu = [0, "GPU-8932"]\n'
-        'share = 0.3\n[[rule]]\nname = "hot"\nmetric = "temperature"\nabove = 80\nfor = "1.5s"\n'
+        'share = 0.3\n[[rule]]\nname = "hot"\non = "gpu"\nwhen = "temperature>80"\nfor = "1.5s"\n'
     )
+    path.write_text(content)
+    path.chmod(0o600)
+    assert run(capsys, path, "config", "--show") == 0, "it is good before it is damaged"
     for damaged in damage(content.encode()):
         path.write_bytes(damaged)
         shown = run(capsys, path, "config", "--show")

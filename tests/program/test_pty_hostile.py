@@ -205,14 +205,15 @@ def test_every_output(machine: Machine, flags: list[str]) -> None:
 
 def test_what_is_kept_and_printed_of_it(machine: Machine, tmp_path: Path, own_home: Path) -> None:
     config, recording = tmp_path / "gpuwatch.toml", tmp_path / "day"
-    rule = '[[rule]]\nname = "held"\nmetric = "memory"\nscope = "process"\nabove = "1MiB"\nfor = 0\n'
+    rule = '[[rule]]\nname = "held"\non = "process"\nwhen = "mem>1MiB"\nfor = 0\n'
     config.write_text(f'interval = "200ms"\n[alerts]\nquiet = 0\n{rule}')
     argv = [GPUWATCH, "watch", "--config", str(config), "--record", str(recording)]
     with ExitStack() as ending:
         output = ending.enter_context((tmp_path / "output").open("wb+"))
         watch = ending.enter_context(subprocess.Popen(argv, env=machine.env(), stdout=output, stderr=output))
         ending.callback(watch.kill)
-        wait_for(lambda: len(story(own_store())) >= len(machine.pids))
+        wait_for(lambda: watch.poll() is not None or len(story(own_store())) >= len(machine.pids))
+        assert watch.poll() is None, (tmp_path / "output").read_text(errors="replace")
         wait_for(lambda: {"serve", "gunicorn", "api"} <= recorded_runs(recording))
         watch.terminate()
         assert watch.wait() == 0
