@@ -414,7 +414,7 @@ class GpuwatchApp(TerminalApp):
 
     def action_columns(self) -> None:
         """Open the dialog in which columns are chosen and ordered; each change is drawn at once."""
-        from gpuwatch.ui.screens.columns import ColumnsDialog
+        from gpuwatch.ui.screens.dialog import ColumnsDialog
 
         panel = self.dashboard.processes
         self.open_once(ColumnsDialog(panel.shown_columns, self.show_columns, self.style_set.glyphs))

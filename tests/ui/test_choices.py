@@ -18,7 +18,7 @@ from gpuwatch.ui.draw.layout import form_of
 from gpuwatch.ui.draw.processes import columns
 from gpuwatch.ui.draw.theme import ASCII, UNICODE
 from gpuwatch.ui.options import Helpers, Options
-from gpuwatch.ui.screens.columns import ColumnsDialog
+from gpuwatch.ui.screens.dialog import ColumnsDialog
 from tests.support.screen import frame, machine, press, running, text, top, until
 
 

@@ -166,61 +166,31 @@ def gpu_graphs(gpu: Gpu, graphs: FrameGraphs, marks: Sequence[Mark]) -> list[Gra
     def limit(label: str, reading: Reading) -> tuple[GraphLimit, ...]:
         return (GraphLimit(label, float(reading), dashed),) if known(reading) else ()
 
-    power = curve(Metric.POWER, gpu.power)
+    utilization, power = curve(Metric.UTILIZATION, gpu.utilization), curve(Metric.POWER, gpu.power)
+    watts = axis_top(reach(number(gpu.power_limit), largest(power.values, least=20.0)))
     temperature = curve(Metric.TEMPERATURE, gpu.temperature)
+    degrees = [value for value in temperature.values if value is not None] or [20.0]
+    hot = axis_top(max(reach(number(gpu.slowdown_temperature), max(degrees)), min(degrees) + 10.0))
+    slowdown = limit("slows down at", gpu.slowdown_temperature)
     clocks = (
         curve(Metric.SM_CLOCK, gpu.sm_clock, "SM"),
         curve(Metric.MEMORY_CLOCK, gpu.memory_clock, "memory", other=True),
     )
-    pcie = (curve(Metric.PCIE_RX, gpu.pcie_rx, "received"), curve(Metric.PCIE_TX, gpu.pcie_tx, "sent", other=True))
-    degrees = [value for value in temperature.values if value is not None] or [20.0]
     speeds = [value for curve in clocks for value in curve.values if value is not None] or [1000.0]
+    throttles = _throttles(gpu, graphs)
+    pcie = (curve(Metric.PCIE_RX, gpu.pcie_rx, "received"), curve(Metric.PCIE_TX, gpu.pcie_tx, "sent", other=True))
     most = largest(pcie[0].values, pcie[1].values, least=10.0 * MIB)
-    unit = GIB if most >= GIB else MIB
+    unit, rate, form = (GIB, "GiB/s", "{:.1f}") if most >= GIB else (MIB, "MiB/s", "{:.0f}")
+    unread = _UNREAD_LINKS if _lacks_links(gpu, graphs) else reason_words(gpu.pcie_rx)
+    celsius, graph = "C" if graphs.styles.glyphs.ascii else "°C", graphs.graph
+    hot_unread, clock_unread = reason_words(gpu.temperature), reason_words(gpu.sm_clock)
     return [
         graphs.memory_graph(gpu, marks),
-        graphs.graph(
-            "Utilization",
-            "%",
-            [curve(Metric.UTILIZATION, gpu.utilization)],
-            100.0,
-            empty=reason_words(gpu.utilization),
-        ),
-        graphs.graph(
-            "Power",
-            "W",
-            [power],
-            axis_top(reach(number(gpu.power_limit), largest(power.values, least=20.0))),
-            limits=limit("limit", gpu.power_limit),
-            empty=reason_words(gpu.power),
-        ),
-        graphs.graph(
-            "Temperature",
-            "C" if graphs.styles.glyphs.ascii else "°C",
-            [temperature],
-            axis_top(max(reach(number(gpu.slowdown_temperature), max(degrees)), min(degrees) + 10.0)),
-            low=axis_low(min(degrees)),
-            limits=limit("slows down at", gpu.slowdown_temperature),
-            empty=reason_words(gpu.temperature),
-        ),
-        graphs.graph(
-            "Clocks",
-            "MHz",
-            clocks,
-            axis_top(max(speeds)),
-            low=axis_low(min(speeds)),
-            marks=_throttles(gpu, graphs),
-            empty=reason_words(gpu.sm_clock),
-        ),
-        graphs.graph(
-            "PCIe",
-            "GiB/s" if unit == GIB else "MiB/s",
-            pcie,
-            axis_top(most, unit),
-            show=(lambda value: f"{value / GIB:.1f}") if unit == GIB else (lambda value: f"{value / MIB:.0f}"),
-            scale=unit,
-            empty=_UNREAD_LINKS if _lacks_links(gpu, graphs) else reason_words(gpu.pcie_rx),
-        ),
+        graph("Utilization", "%", [utilization], 100.0, reason_words(gpu.utilization)),
+        graph("Power", "W", [power], watts, reason_words(gpu.power), limits=limit("limit", gpu.power_limit)),
+        graph("Temperature", celsius, [temperature], hot, hot_unread, low=axis_low(min(degrees)), limits=slowdown),
+        graph("Clocks", "MHz", clocks, axis_top(max(speeds)), clock_unread, low=axis_low(min(speeds)), marks=throttles),
+        graph("PCIe", rate, pcie, axis_top(most, unit), unread, show=lambda at: form.format(at / unit), scale=unit),
     ]
 
 
@@ -492,7 +462,7 @@ def gpus_page(
         cell.memory.graph = replace(memory, title="", unit="", top=float(shares.usable(gpu) or memory.top))
         curve = graphs.curve(gpu.key, "", Metric.UTILIZATION, gpu.utilization)
         marks = graphs.event_marks([alert for alert in recent if alert.gpu == gpu.key])
-        cell.use.graph = graphs.graph("util", "%", [curve], 100.0, empty=reason_words(gpu.utilization), marks=marks)
+        cell.use.graph = graphs.graph("util", "%", [curve], 100.0, reason_words(gpu.utilization), marks=marks)
         cell.title = _title_of(gpu, graphs, strays, is_chosen=gpu.key == chosen)
     title = graphs.title(f"GPUs · {graphs.span_words()}")
     return SheetPage(title, [block], title_end="memory by owner in GiB, utilization in % below", notice=notice)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -19,7 +19,7 @@ from gpuwatch.model.fields import GPU, PROCESS, Row, RowKey, reading
 from gpuwatch.model.snapshot import Health, Holding, Presence, Process, Reason, Snapshot, known
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.draw.gpu_pages import gpu_section, is_used
-from gpuwatch.ui.draw.graph import Graph, GraphLimit, axis_top
+from gpuwatch.ui.draw.graph import Curve, Graph, GraphLimit, axis_top
 from gpuwatch.ui.draw.sheet import REASONS, Canvas, Fact, Part, Section, SheetPage, field_fact, reason_words, text_fact
 from gpuwatch.ui.draw.time_graphs import SMALL, FrameGraphs, largest, reach
 from gpuwatch.ui.draw.view import strays_of
@@ -233,6 +233,10 @@ def process_sections(held: Sequence[Row], frame: Frame, options: Options) -> lis
 
 def process_graphs(held: Sequence[Row], graphs: FrameGraphs, events: Sequence[Alert]) -> list[Graph]:
     """Return the memory and the SM use on each of its first GPUs, its use of the CPU, and its host memory."""
+
+    def gib_graph(title: str, curve: Curve, top: float, empty: str, **other: Any) -> Graph:
+        return graphs.graph(title, "GiB", [curve], top, empty, show=gib, scale=GIB, **other)
+
     dashed = graphs.styles("warning")
     process = held[0].process
     owner = process_owner(process.pid, process.start)
@@ -248,28 +252,17 @@ def process_graphs(held: Sequence[Row], graphs: FrameGraphs, events: Sequence[Al
         if row.limit is not None:
             words, limit = "limit shared with others" if row.limit.scope else "limit", float(row.limit.bytes)
             limits = [GraphLimit(words, limit, dashed)]
-        drawn.append(
-            graphs.graph(
-                f"Memory{name}",
-                "GiB",
-                [memory],
-                axis_top(reach(limit, largest(memory.values, least=0.1 * GIB)), GIB),
-                limits=limits,
-                marks=marks,
-                show=gib,
-                scale=GIB,
-                empty=reason_words(size_now),
-            )
-        )
+        top = axis_top(reach(limit, largest(memory.values, least=0.1 * GIB)), GIB)
+        drawn.append(gib_graph(f"Memory{name}", memory, top, reason_words(size_now), limits=limits, marks=marks))
         marks = []
         curve = graphs.curve(row.gpu.key, owner, Metric.SM, sm_now)
-        drawn.append(graphs.graph(f"SM busy{name}", "%", [curve], 100.0, empty=reason_words(sm_now)))
+        drawn.append(graphs.graph(f"SM busy{name}", "%", [curve], 100.0, reason_words(sm_now)))
     cpu = graphs.curve("", owner, Metric.CPU, process.cpu)
     rss = graphs.curve("", owner, Metric.RSS, process.rss)
     most = largest(cpu.values, least=10.0)
-    drawn.append(graphs.graph("CPU", "% of a core", [cpu], axis_top(most), empty=reason_words(process.cpu)))
+    drawn.append(graphs.graph("CPU", "% of a core", [cpu], axis_top(most), reason_words(process.cpu)))
     top = axis_top(largest(rss.values, least=0.1 * GIB), GIB)
-    drawn.append(graphs.graph("Host memory", "GiB", [rss], top, show=gib, scale=GIB, empty=reason_words(process.rss)))
+    drawn.append(gib_graph("Host memory", rss, top, reason_words(process.rss)))
     return drawn
 
 

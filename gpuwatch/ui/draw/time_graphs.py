@@ -118,12 +118,9 @@ class TimeGraphs:
         if self.cursor is not None and self.cursor < self.start:
             self.cursor = None
 
-    def graph(
-        self, title: str, unit: str, curves: Sequence[Curve], top: float, *, empty: str = "", **other: Any
-    ) -> Graph:
+    def graph(self, title: str, unit: str, curves: Sequence[Curve], top: float, empty: str = "", **other: Any) -> Graph:
         """Return a graph over the span; `empty` is the reason where no curve has any value, `other` as in `Graph`."""
-        empty = empty or "no values in this time"
-        return Graph(title, self.until, self.span, curves, top, unit, empty=empty, **other)
+        return Graph(title, self.until, self.span, curves, top, unit, empty=empty or "no values in this time", **other)
 
     def place(self, graphs: Sequence[Graph], heights: Callable[[int], int], gap: int = 0) -> list[GraphBlock]:
         """Return the blocks of graphs; `heights` returns the lines of each by its place, `gap` the lines below it."""
