@@ -50,9 +50,16 @@ def test_the_design_names_every_file_and_no_other() -> None:
     files = [file for file in PACKAGE.rglob("*") if file.is_file() and "__pycache__" not in file.parts]
     design, names = PAGE["design"], {file.name for file in files if file.stat().st_size}
     assert [name for name in names if f"`{name}`" not in design] == []
-    walked = re.findall(r"`([\w/]+/\w+\.py)`", design)
-    assert walked
-    assert [path for path in walked if not (PACKAGE / path).is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("walk", "most"), [("A process's memory, from NVML", 10), ("An alert, from its rule", 8), ("`K`, from the key", 8)]
+)
+def test_a_walk_through_the_files_is_short(walk: str, most: int) -> None:
+    steps = PAGE["design"].partition(f"### {walk}")[2].partition("\n#")[0]
+    files = re.findall(r"`([\w/]+\.py)`", steps)
+    assert len(files) == len(set(files)) == len(re.findall(r"(?m)^\d+\. ", steps)) <= most
+    assert [path for path in files if not (PACKAGE / path).is_file()] == []
 
 
 def test_the_model_hands_on_what_the_guide_promises() -> None:
