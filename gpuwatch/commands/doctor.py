@@ -29,9 +29,8 @@ from gpuwatch.inspector.terminals import PaneNames
 from gpuwatch.model.live import SERVICE, LiveFileError, Status, read_service
 from gpuwatch.model.snapshot import Health, Snapshot, SourceState
 from gpuwatch.recorder.opening import StoreError, reading
-from gpuwatch.recorder.paths import DAYS, day_of, own_store, public_files
 from gpuwatch.recorder.public import refused_day
-from gpuwatch.recorder.schema import read_about
+from gpuwatch.recorder.schema import DAYS, day_of, own_store, public_files, read_about
 from gpuwatch.sampler.machine import hides_pids, in_container, loaded_driver
 from gpuwatch.sources.sampler_process import SamplerProcess
 from gpuwatch.ui.draw.layout import MIN_HEIGHT, MIN_WIDTH

@@ -34,8 +34,8 @@ from gpuwatch.commands.flags import add_flags, add_span_flags, parse_indices, pa
 from gpuwatch.model.values import DAY
 from gpuwatch.recorder.events import UNWATCHED, read_all_events
 from gpuwatch.recorder.opening import StoreError
-from gpuwatch.recorder.paths import own_store
 from gpuwatch.recorder.public import stores_read
+from gpuwatch.recorder.schema import own_store
 
 COLORS: Final = {Severity.CRITICAL: RED, Severity.WARNING: YELLOW, Severity.NOTE: DIM}
 

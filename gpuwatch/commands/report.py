@@ -19,8 +19,8 @@ from gpuwatch.commands.recorded import on_demo_store, open_recording
 from gpuwatch.commands.report_formats import report_csv, report_json, report_lines
 from gpuwatch.model.values import DAY
 from gpuwatch.recorder.opening import StoreError
-from gpuwatch.recorder.paths import is_public
 from gpuwatch.recorder.public import stores_read
+from gpuwatch.recorder.schema import is_public
 from gpuwatch.recorder.use import By, UseReport, read_reports
 
 _WAYS: Final[tuple[By, ...]] = get_args(By)

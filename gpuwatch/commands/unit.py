@@ -27,8 +27,8 @@ from gpuwatch.config.keys import is_loopback
 from gpuwatch.config.paths import ADMINISTRATORS
 from gpuwatch.config.reading import merge, read_administrators
 from gpuwatch.config.types import Config
-from gpuwatch.recorder.paths import DAYS
-from gpuwatch.recorder.retention import EVENTS_BYTES
+from gpuwatch.recorder.schema import DAYS
+from gpuwatch.recorder.store import EVENTS_BYTES
 from gpuwatch.sampler.reservations import SHARED
 
 UNIT: Final = Path("/etc/systemd/system/gpuwatch.service")

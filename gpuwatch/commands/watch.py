@@ -42,8 +42,8 @@ from gpuwatch.config.paths import ADMINISTRATORS
 from gpuwatch.config.types import Config, ExportConfig
 from gpuwatch.model.snapshot import Gpu, SourceState
 from gpuwatch.monitor import Frame, Monitor
-from gpuwatch.recorder.paths import DAYS, own_store
 from gpuwatch.recorder.recorder import Sinks
+from gpuwatch.recorder.schema import DAYS, own_store
 from gpuwatch.sources.sampler_process import SamplerProcess
 
 _ENDED: Final = "✓"

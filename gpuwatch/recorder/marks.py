@@ -11,7 +11,7 @@ from gpuwatch.alerts.alert import NO_ATTENTION, Acknowledgement, Attention, Mute
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.opening import reading
 from gpuwatch.recorder.part import Part, RecorderContext
-from gpuwatch.recorder.paths import file_state
+from gpuwatch.recorder.schema import file_state
 
 _MOST_MARKS: Final = 1000
 """Acknowledgements and mutes that are kept, at most: the newest ones."""

@@ -24,8 +24,7 @@ from urllib.parse import quote
 
 from gpuwatch.base import files, text
 from gpuwatch.base.errors import GpuwatchError, UsageError
-from gpuwatch.recorder.paths import is_public
-from gpuwatch.recorder.schema import APPLICATION, STATEMENTS, VERSION, read_version
+from gpuwatch.recorder.schema import APPLICATION, STATEMENTS, VERSION, is_public, read_version
 
 PATIENCE: Final = 10.0
 """Seconds to wait for another process that writes, at most, and seconds that a query may take."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from gpuwatch.base import files
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.opening import DamagedError, StoreError
-from gpuwatch.recorder.paths import lock_path
+from gpuwatch.recorder.schema import lock_path
 from gpuwatch.recorder.store import Store
 
 

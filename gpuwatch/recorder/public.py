@@ -23,8 +23,21 @@ from urllib.parse import quote
 from gpuwatch.base import files
 from gpuwatch.recorder.events import read_events
 from gpuwatch.recorder.opening import StoreError, explained, reading
-from gpuwatch.recorder.paths import DAYS, FRESH, day_of, file_state, own_store, public_file, public_files
-from gpuwatch.recorder.schema import HOUR, MINUTE, USE_COLUMNS, create_tables, read_about, write_about
+from gpuwatch.recorder.schema import (
+    DAYS,
+    FRESH,
+    HOUR,
+    MINUTE,
+    USE_COLUMNS,
+    create_tables,
+    day_of,
+    file_state,
+    own_store,
+    public_file,
+    public_files,
+    read_about,
+    write_about,
+)
 
 Publish: TypeAlias = Literal["shares", "use", "none"]
 """What is published: what is needed now, also the past by person, or nothing."""

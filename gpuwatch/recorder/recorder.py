@@ -30,13 +30,13 @@ from gpuwatch.base.threads import Worker
 from gpuwatch.config.types import Config
 from gpuwatch.model.live import read_status
 from gpuwatch.monitor import Frame, Monitor, Sink
-from gpuwatch.recorder.events_writer import EventsPart
+from gpuwatch.recorder.events import EventsPart
 from gpuwatch.recorder.live_writer import LiveFile
 from gpuwatch.recorder.marks import MarksPart
 from gpuwatch.recorder.messages import Messenger
 from gpuwatch.recorder.part import Pace, Part, RecorderContext, RecorderLock
-from gpuwatch.recorder.paths import own_store
 from gpuwatch.recorder.public import PublicDays, Publish, is_use_public
+from gpuwatch.recorder.schema import own_store
 from gpuwatch.recorder.store import Store
 from gpuwatch.recorder.use import Sums, UseCounter, write_use
 from gpuwatch.sampler.owners import UserNames

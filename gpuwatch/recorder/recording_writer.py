@@ -29,11 +29,9 @@ from gpuwatch.monitor import Frame, seconds_suspended
 from gpuwatch.recorder.anonymise import Anonymiser, Commands
 from gpuwatch.recorder.events import NOT_RUNNING, UNWATCHED, read_events, write_events
 from gpuwatch.recorder.opening import StoreError, reading
-from gpuwatch.recorder.paths import lock_path
 from gpuwatch.recorder.recording import LARGEST_ROW, ROW_S, Standing, other_format, pack
-from gpuwatch.recorder.retention import delete_before, used_bytes
-from gpuwatch.recorder.schema import read_about, write_about
-from gpuwatch.recorder.store import Store
+from gpuwatch.recorder.schema import lock_path, read_about, write_about
+from gpuwatch.recorder.store import Store, delete_before, used_bytes
 from gpuwatch.recorder.use import Sums, UseCounter, write_use
 from gpuwatch.version import __version__
 

@@ -1,4 +1,4 @@
-"""Tables of a store, its facts, and its transactions.
+"""Form of stores: the names of their files, their tables, their facts and transactions.
 
 People have such files: what changes here changes `VERSION`.
 """
@@ -6,11 +6,14 @@ People have such files: what changes here changes `VERSION`.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable, Iterator
+from datetime import date
+from pathlib import Path
 from sqlite3 import Connection
 from typing import Final
 
-from gpuwatch.base import text
+from gpuwatch.base import files, text
 
 APPLICATION: Final = 0x67707577
 """Value of `PRAGMA application_id` in every store: `gpuw`."""
@@ -20,6 +23,11 @@ NOBODY: Final = -1
 """Uid of all processes whose owner is unknown: ended, hidden, in another namespace, or not listed. They are one run."""
 HOUR: Final = 3600
 MINUTE: Final = 60
+DAYS: Final = Path("/var/lib/gpuwatch")
+"""Folder of the machine's service, with its public days."""
+_DAY_NAME: Final = re.compile(r"public-(\d{4}-\d\d-\d\d)\.sqlite")
+FRESH: Final = 90.0
+"""Seconds since a public day was written for which the service counts as running: it writes every minute."""
 TABLES: Final = (
     "CREATE TABLE about (name TEXT PRIMARY KEY, value) WITHOUT ROWID",
     # Times are seconds since the epoch; `alert` is an `Alert` as JSON, the other columns are what is searched for.
@@ -65,6 +73,47 @@ ADD_USE: Final = f"INSERT INTO use (at, span, gpu, uid, run, {', '.join(USE_COLU
 ON_CONFLICT: Final = "ON CONFLICT (at, span, gpu, run) DO UPDATE SET " + ", ".join(
     f"{name} = {name} + excluded.{name}" for name in USE_COLUMNS
 )
+
+
+def own_store(folder: Path | None = None) -> Path:
+    """Return the path of the user's own store; `folder` stands in for the user's state folder."""
+    return (folder or files.state_folder()) / f"gpuwatch-{files.host_name()}.{VERSION}.sqlite"
+
+
+def lock_path(store: Path, duty: str = "") -> Path:
+    """Return the path of the lock file beside a store that elects who does `duty`: recording by default."""
+    return store.parent / f"{store.name.removesuffix('.sqlite')}{f'-{duty}' if duty else ''}.lock"
+
+
+def public_file(folder: Path, day: str) -> Path:
+    """Return the path of a public day, such as 2026-11-24."""
+    return folder / f"public-{day}.sqlite"
+
+
+def public_files(folder: Path = DAYS) -> list[Path]:
+    """Return the public days, the newest first."""
+    with contextlib.suppress(OSError, ValueError):  # a name that is no date is not the service's
+        return sorted((path for path in folder.iterdir() if is_public(path) and day_of(path)), reverse=True)
+    return []
+
+
+def is_public(path: Path) -> bool:
+    """Return whether a store is a public day of the machine's service, by its name."""
+    return bool(_DAY_NAME.fullmatch(path.name))
+
+
+def day_of(path: Path) -> date:
+    """Return the day of a public day, by its name."""
+    return date.fromisoformat(path.stem.removeprefix("public-"))
+
+
+def file_state(path: Path) -> tuple[int, int, int] | None:
+    """Return inode, time and size of a file, which tell whether it has changed; None where there is no file."""
+    try:
+        facts = path.lstat()
+    except OSError:  # what is wrong is said by reading it
+        return None
+    return facts.st_ino, facts.st_mtime_ns, facts.st_size
 
 
 def read_version(connection: Connection) -> int:

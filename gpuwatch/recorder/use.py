@@ -32,15 +32,16 @@ from gpuwatch.model.shares import has_gap
 from gpuwatch.model.snapshot import Gpu, Holding, Process, Reason, Snapshot, number
 from gpuwatch.recorder.events import read_all_events
 from gpuwatch.recorder.opening import PATIENCE, StoreError, reading
-from gpuwatch.recorder.paths import DAYS, is_public
 from gpuwatch.recorder.public import stores_read
 from gpuwatch.recorder.schema import (
     ADD_USE,
+    DAYS,
     HOUR,
     MINUTE,
     NOBODY,
     ON_CONFLICT,
     USE_COLUMNS,
+    is_public,
     read_about,
     write_about,
 )

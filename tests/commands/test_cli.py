@@ -20,7 +20,7 @@ from gpuwatch.base.errors import UnavailableError
 from gpuwatch.commands.console import Console
 from gpuwatch.commands.once import once
 from gpuwatch.model.snapshot import SCHEMA, Snapshot, SourceState, decode
-from gpuwatch.recorder.paths import own_store
+from gpuwatch.recorder.schema import own_store
 from gpuwatch.sources.sampler_process import SamplerProcess
 from tests import GPUWATCH
 from tests.driver import GIB, Driver, Gpu, Proc

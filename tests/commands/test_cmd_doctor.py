@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from gpuwatch.commands import doctor
 from gpuwatch.commands.doctor import Check, CheckMark, Machine
 from gpuwatch.model.snapshot import Health, Snapshot, SourceState
-from gpuwatch.recorder.paths import own_store
+from gpuwatch.recorder.schema import own_store
 from tests.support.builders import gpu, snapshot
 from tests.support.store import alert, write
 

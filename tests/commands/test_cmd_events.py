@@ -19,7 +19,7 @@ from gpuwatch.cli import parse
 from gpuwatch.commands import events
 from gpuwatch.commands.flags import parse_span
 from gpuwatch.model.values import DAY
-from gpuwatch.recorder.paths import lock_path, own_store
+from gpuwatch.recorder.schema import lock_path, own_store
 from tests.support import store
 from tests.support.builders import EPOCH, GIB
 from tests.support.store import alert, batch, ended, save

@@ -19,7 +19,7 @@ from gpuwatch.commands import report
 from gpuwatch.commands.report_formats import report_csv, report_json, report_lines
 from gpuwatch.history.history import Use
 from gpuwatch.recorder.events import write_events
-from gpuwatch.recorder.paths import own_store, public_file
+from gpuwatch.recorder.schema import own_store, public_file
 from gpuwatch.recorder.store import Store
 from gpuwatch.recorder.use import By, EventCounts, UseLine, UseReport
 from tests.support.builders import GIB

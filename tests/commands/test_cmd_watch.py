@@ -23,8 +23,8 @@ from gpuwatch.history.history import History
 from gpuwatch.model.live import read_status
 from gpuwatch.model.snapshot import SourceState
 from gpuwatch.monitor import Frame
-from gpuwatch.recorder.paths import own_store
 from gpuwatch.recorder.recording import Recording
+from gpuwatch.recorder.schema import own_store
 from tests import GPUWATCH
 from tests.driver import GIB as GIBIBYTE
 from tests.driver import Driver, Gpu, Proc

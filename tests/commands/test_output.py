@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.recorder.paths import own_store
+from gpuwatch.recorder.schema import own_store
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.program import Call
 from tests.support.store import alert, batch, ended, save

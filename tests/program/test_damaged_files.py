@@ -20,7 +20,7 @@ from gpuwatch.model.snapshot import IdleHolding
 from gpuwatch.recorder.events import write_events
 from gpuwatch.recorder.marks import marks_of, write_marks
 from gpuwatch.recorder.opening import StoreError
-from gpuwatch.recorder.paths import own_store
+from gpuwatch.recorder.schema import own_store
 from gpuwatch.recorder.store import Store
 from tests.support.store import alert, batch, ended, save
 

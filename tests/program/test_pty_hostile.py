@@ -17,8 +17,8 @@ import pytest
 
 from gpuwatch.base.errors import UsageError
 from gpuwatch.model.snapshot import decode
-from gpuwatch.recorder.paths import own_store
 from gpuwatch.recorder.recording import Recording
+from gpuwatch.recorder.schema import own_store
 from tests import GPUWATCH
 from tests.driver import GIB, MIB, Driver, Gpu, Proc
 from tests.support.environment import environment

@@ -16,7 +16,7 @@ from gpuwatch.alerts.alert import TROUBLE, Alert, Mute, Severity
 from gpuwatch.analysis.events import State
 from gpuwatch.recorder.events import read_events
 from gpuwatch.recorder.opening import StoreError
-from gpuwatch.recorder.paths import lock_path, own_store
+from gpuwatch.recorder.schema import lock_path, own_store
 from tests.support.builders import EPOCH
 from tests.support.environment import environment
 from tests.support.store import (
@@ -284,7 +284,7 @@ def test_a_holder_of_the_lock_that_is_stopped_is_reported(record: Record, folder
 
 
 def test_more_than_can_wait_is_lost_and_reported(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuwatch.recorder.events_writer.MOST", 10)
+    monkeypatch.setattr("gpuwatch.recorder.events.MOST", 10)
     one = record().settle(alert("stays"), alert("goes"))
     one.expect("id-stays warning", "id-goes warning")
     one.stores[0].failure = StoreError("full")
@@ -321,7 +321,7 @@ def test_damaged_files_are_never_overwritten_and_do_not_fill_the_disk(record: Re
 def test_where_no_use_is_kept_surplus_events_are_deleted_too(
     record: Record, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpuwatch.recorder.retention._MOST_EVENTS", 10)
+    monkeypatch.setattr("gpuwatch.recorder.store._MOST_EVENTS", 10)
     one = record(pace=QUICK._replace(usage=0.0, prune=0.0)).settle()
     assert not one.path.exists(), "nothing happened yet"
     write(one.path, *(ended(alert(str(number))) for number in range(30)))

@@ -25,11 +25,10 @@ from gpuwatch.recorder.events import read_all_events, write_events
 from gpuwatch.recorder.live_writer import make_status
 from gpuwatch.recorder.marks import write_marks
 from gpuwatch.recorder.opening import reading
-from gpuwatch.recorder.paths import own_store as store_of
-from gpuwatch.recorder.paths import public_files
 from gpuwatch.recorder.public import COLUMNS, PublicDays, Publish, is_use_public, refused_day, stores_read
 from gpuwatch.recorder.recorder import UsageSettings
-from gpuwatch.recorder.schema import MINUTE, create_tables
+from gpuwatch.recorder.schema import MINUTE, create_tables, public_files
+from gpuwatch.recorder.schema import own_store as store_of
 from gpuwatch.recorder.store import Store
 from gpuwatch.recorder.use import RunId, Sums, UsedGpu, UsedRun, load_older, read_means, write_use
 from tests.support.process import SOMEBODY_ELSE

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from gpuwatch.base.errors import UsageError
-from gpuwatch.recorder.paths import own_store
 from gpuwatch.recorder.recording import Recording
+from gpuwatch.recorder.schema import own_store
 from tests.support.environment import uncounted
 from tests.support.store import alert, demo, record, small, write
 

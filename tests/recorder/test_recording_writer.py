@@ -22,9 +22,9 @@ from gpuwatch.monitor import Frame
 from gpuwatch.recorder import recording_writer
 from gpuwatch.recorder.anonymise import Commands
 from gpuwatch.recorder.events import NOT_RUNNING
-from gpuwatch.recorder.paths import own_store
 from gpuwatch.recorder.recording import Recording
 from gpuwatch.recorder.recording_writer import MOST_ROWS, RecordingWriter
+from gpuwatch.recorder.schema import own_store
 from gpuwatch.recorder.store import Store
 from tests.support.alerts import full
 from tests.support.builders import at, gpu, holding, process, snapshot

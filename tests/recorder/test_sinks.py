@@ -24,9 +24,9 @@ from gpuwatch.recorder import recording_writer
 from gpuwatch.recorder.events import read_events
 from gpuwatch.recorder.live_writer import LiveFile
 from gpuwatch.recorder.messages import Message, Messenger, Route
-from gpuwatch.recorder.paths import own_store
 from gpuwatch.recorder.recorder import Recorder, Sinks, UsageSettings
 from gpuwatch.recorder.recording_writer import RecordingWriter
+from gpuwatch.recorder.schema import own_store
 from tests.support.builders import EPOCH, gpu, snapshot
 from tests.support.store import QUICK, FailingStore, alert, ended
 from tests.support.waiting import PATIENCE, wait_for

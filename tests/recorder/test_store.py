@@ -23,10 +23,8 @@ from gpuwatch.model.holdings import UNSEEN_USER
 from gpuwatch.recorder import opening
 from gpuwatch.recorder.events import EventsReader, read_events
 from gpuwatch.recorder.opening import DamagedError, StoreError, reading
-from gpuwatch.recorder.paths import lock_path, own_store
-from gpuwatch.recorder.retention import EVENTS_BYTES
-from gpuwatch.recorder.schema import VERSION
-from gpuwatch.recorder.store import Store
+from gpuwatch.recorder.schema import VERSION, lock_path, own_store
+from gpuwatch.recorder.store import EVENTS_BYTES, Store
 from gpuwatch.recorder.use import By, RunId
 from tests import CHECKOUT
 from tests.support.builders import EPOCH
@@ -265,7 +263,7 @@ def test_a_full_store_loses_its_oldest_weeks_and_never_grows_beyond_its_bound(pa
 
 
 def test_of_events_the_newest_are_kept_and_all_that_hold(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuwatch.recorder.retention._MOST_EVENTS", 10)
+    monkeypatch.setattr("gpuwatch.recorder.store._MOST_EVENTS", 10)
     write(path, alert("held"), *(ended(alert(str(number))) for number in range(30)))
     Store(path).prune(NOW)
     kept = [one.id for one in read_events(path).alerts]

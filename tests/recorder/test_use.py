@@ -33,9 +33,8 @@ from gpuwatch.model.snapshot import (
 from gpuwatch.monitor import Monitor
 from gpuwatch.recorder.events import read_events
 from gpuwatch.recorder.opening import StoreError, reading
-from gpuwatch.recorder.paths import lock_path, own_store
 from gpuwatch.recorder.recorder import Sinks, UsageSettings
-from gpuwatch.recorder.schema import HOUR
+from gpuwatch.recorder.schema import HOUR, lock_path, own_store
 from gpuwatch.recorder.store import Store
 from gpuwatch.recorder.use import (
     KEEP_MEANS,

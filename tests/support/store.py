@@ -28,15 +28,14 @@ from gpuwatch.model.snapshot import IdleHolding, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder import recording as files
 from gpuwatch.recorder.anonymise import Commands
-from gpuwatch.recorder.events import write_events
-from gpuwatch.recorder.events_writer import EventsPart
+from gpuwatch.recorder.events import EventsPart, write_events
 from gpuwatch.recorder.marks import read_marks
 from gpuwatch.recorder.opening import StoreError, reading
 from gpuwatch.recorder.part import Pace
-from gpuwatch.recorder.paths import lock_path, own_store
 from gpuwatch.recorder.recorder import Recorder, UsageSettings
 from gpuwatch.recorder.recording_writer import MOST_WAITING, RecordingWriter
 from gpuwatch.recorder.replay import Replay
+from gpuwatch.recorder.schema import lock_path, own_store
 from gpuwatch.recorder.store import Store
 from gpuwatch.recorder.use import By, RunId, Sums, UsedGpu, UsedRun, UseReport, read_reports, write_use
 from gpuwatch.sources.demo import DemoSource
