@@ -23,7 +23,7 @@ from gpuwatch.model.fields import Row, RowKey
 from gpuwatch.model.filters import Filter, FilterError, ListFilter
 from gpuwatch.model.snapshot import SourceState
 from gpuwatch.monitor import Frame, Monitor
-from gpuwatch.ui.bindings import make_bindings
+from gpuwatch.ui.actions import Actions, make_bindings
 from gpuwatch.ui.dashboard import Dashboard
 from gpuwatch.ui.desktop import Osc, clipboard, notification
 from gpuwatch.ui.draw.keys import KEYS, BoundKey, PaletteCommand, commands, dashboard_keys, keymap
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from gpuwatch.analysis.strays import Stray, StrayReport
     from gpuwatch.kill.ending import KillChoice
     from gpuwatch.kill.queue import KillQueue
-    from gpuwatch.ui.actions import Actions
     from gpuwatch.ui.screens.end_dialog import EndDialogs
 
 

@@ -17,8 +17,8 @@ from gpuwatch.alerts.alert import Alert
 from gpuwatch.analysis.events import Events
 from gpuwatch.analysis.playback import SPEEDS, Playback, events_until
 from gpuwatch.base.units import format_moment, long_duration, parse_moment
+from gpuwatch.ui.actions import make_bindings
 from gpuwatch.ui.app import GpuwatchApp, NewFrame
-from gpuwatch.ui.bindings import make_bindings
 from gpuwatch.ui.draw.keys import BoundKey, replay_keys
 from gpuwatch.ui.draw.theme import Glyphs
 from gpuwatch.ui.draw.view import View

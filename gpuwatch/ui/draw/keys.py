@@ -15,15 +15,17 @@ from gpuwatch.model.fields import PROCESS
 
 
 class BoundKey(NamedTuple):
-    """Keys of an action; the fields are those of Textual's `Binding`."""
+    """Action with its keys; the fields but `name` are those of Textual's `Binding`."""
 
-    key: str
-    """Textual's names of the keys, with commas between."""
+    id: str
     action: str
     description: str
     """Word in the footer."""
-    id: str
-    tooltip: str
+    name: str = ""
+    """Name in the palette; empty for what moves the cursor or opens the palette."""
+    key: str = ""
+    """Textual's names of the keys, with commas between."""
+    tooltip: str = ""
     """Explanation in the help and in the palette."""
     show: bool = True
     """Whether the footer shows it."""
@@ -32,64 +34,55 @@ class BoundKey(NamedTuple):
     """What the footer shows in place of the key's name."""
 
 
-class _Action(NamedTuple):
-    """Action with keys; `config.keymap.Keys` has the keys and the meaning of each."""
-
-    id: str
-    action: str
-    word: str
-    """Word in the footer."""
-    name: str = ""
-    """Name in the palette; empty for what moves the cursor or opens the palette."""
-    show: bool = True
-    """Whether the footer shows it."""
-    priority: bool = False
-
-
 _ACTIONS: Final = (
-    _Action("detail", "detail", "detail", "Show the detail of the selected process or GPU"),
+    BoundKey("detail", "detail", "detail", "Show the detail of the selected process or GPU"),
     # Priority, since Textual's screens move their focus by these keys.
-    _Action("switch", "switch", "GPUs", "Move the cursor to the GPUs, or back to the processes", priority=True),
-    _Action("follow", "follow", "follow", "Follow the chosen GPU: only its processes, or all"),
+    BoundKey("switch", "switch", "GPUs", "Move the cursor to the GPUs, or back to the processes", priority=True),
+    BoundKey("follow", "follow", "follow", "Follow the chosen GPU: only its processes, or all"),
     # Priority, so that what is typed in the same moment (a slow line delivers it at once) already goes to the prompt.
-    _Action("filter", "filter", "filter", "Filter the processes", priority=True),
-    _Action("sort_left", "sort(-1)", "sort"),
-    _Action("sort_right", "sort(1)", "sort"),
-    _Action("mine", "mine", "mine", "Mine only, or everybody's"),
-    _Action("people", "people", "people", "People: one row for each person"),
-    _Action("gpus", "gpus", "all GPUs", "All GPUs: memory and utilization over time, side by side"),
-    _Action("tree", "tree", "tree", "Tree: runs, their ranks and their workers"),
-    _Action("strays", "strays", "strays", "Strays: your processes that nobody attends to"),
-    _Action("hosts", "hosts", "hosts", "Hosts: one row for each machine", show=False),
-    _Action("events", "events", "events", "Events: what was raised, and how it ended"),
-    _Action("acknowledge", "acknowledge", "ack", "Acknowledge or mute an alert"),
-    _Action("message", "message", "message", "Message to the owner of the selected process"),
-    _Action("end", "end_process", "end", "End the selected process"),
-    _Action("pause", "pause", "pause", "Pause, or go on"),
-    _Action("help", "help", "help", "Help"),
-    _Action("quit", "quit", "quit", "Quit"),
-    _Action("find_next", "find(1)", "next match", "Jump to the next match of the last filter", show=False),
-    _Action("find_before", "find(-1)", "match before", "Jump to the match before", show=False),
-    _Action("up", "move(-1)", "up", show=False),
-    _Action("down", "move(1)", "down", show=False),
-    _Action("left", "across(-1)", "left", show=False),
-    _Action("right", "across(1)", "right", show=False),
-    _Action("pageup", "page(-1)", "page up", show=False),
-    _Action("pagedown", "page(1)", "page down", show=False),
-    _Action("first", "move(-1000000)", "first", show=False),
-    _Action("last", "move(1000000)", "last", show=False),
-    _Action("columns", "columns", "columns", "Choose and order the columns", show=False),
-    _Action("reverse", "reverse", "reverse", "Reverse the order", show=False),
-    _Action("slower", "interval(1)", "slower", "Longer interval", show=False),
-    _Action("faster", "interval(-1)", "faster", "Shorter interval", show=False),
-    _Action("retry", "retry", "retry", "Sample now, and try failed GPUs again", show=False),
-    _Action("reload", "reload", "reload", "Read the configuration again", show=False),
-    _Action("clear", "clear", "clear", "Clear the filter, and show the processes of all GPUs", show=False),
-    _Action("palette", "command_palette", "commands", show=False),
+    BoundKey("filter", "filter", "filter", "Filter the processes", priority=True),
+    BoundKey("sort_left", "sort(-1)", "sort"),
+    BoundKey("sort_right", "sort(1)", "sort"),
+    BoundKey("mine", "mine", "mine", "Mine only, or everybody's"),
+    BoundKey("people", "people", "people", "People: one row for each person"),
+    BoundKey("gpus", "gpus", "all GPUs", "All GPUs: memory and utilization over time, side by side"),
+    BoundKey("tree", "tree", "tree", "Tree: runs, their ranks and their workers"),
+    BoundKey("strays", "strays", "strays", "Strays: your processes that nobody attends to"),
+    BoundKey("hosts", "hosts", "hosts", "Hosts: one row for each machine", show=False),
+    BoundKey("events", "events", "events", "Events: what was raised, and how it ended"),
+    BoundKey("acknowledge", "acknowledge", "ack", "Acknowledge or mute an alert"),
+    BoundKey("message", "message", "message", "Message to the owner of the selected process"),
+    BoundKey("end", "end_process", "end", "End the selected process"),
+    BoundKey("pause", "pause", "pause", "Pause, or go on"),
+    BoundKey("help", "help", "help", "Help"),
+    BoundKey("quit", "quit", "quit", "Quit"),
+    BoundKey("find_next", "find(1)", "next match", "Jump to the next match of the last filter", show=False),
+    BoundKey("find_before", "find(-1)", "match before", "Jump to the match before", show=False),
+    BoundKey("up", "move(-1)", "up", show=False),
+    BoundKey("down", "move(1)", "down", show=False),
+    BoundKey("left", "across(-1)", "left", show=False),
+    BoundKey("right", "across(1)", "right", show=False),
+    BoundKey("pageup", "page(-1)", "page up", show=False),
+    BoundKey("pagedown", "page(1)", "page down", show=False),
+    BoundKey("first", "move(-1000000)", "first", show=False),
+    BoundKey("last", "move(1000000)", "last", show=False),
+    BoundKey("columns", "columns", "columns", "Choose and order the columns", show=False),
+    BoundKey("reverse", "reverse", "reverse", "Reverse the order", show=False),
+    BoundKey("slower", "interval(1)", "slower", "Longer interval", show=False),
+    BoundKey("faster", "interval(-1)", "faster", "Shorter interval", show=False),
+    BoundKey("retry", "retry", "retry", "Sample now, and try failed GPUs again", show=False),
+    BoundKey("reload", "reload", "reload", "Read the configuration again", show=False),
+    BoundKey("clear", "clear", "clear", "Clear the filter, and show the processes of all GPUs", show=False),
+    BoundKey("palette", "command_palette", "commands", show=False),
 )
+"""Actions of the dashboard; `config.keymap.Keys` has the keys and the meaning of each."""
 _FIXED: Final = (
-    BoundKey("ctrl+z", "suspend_process", "suspend", "suspend", "Back to the shell; `fg` goes on", show=False),
-    BoundKey("ctrl+c,ctrl+q", "quit", "quit", "quit_now", "Quit, from any screen", show=False, priority=True),
+    BoundKey(
+        "suspend", "suspend_process", "suspend", key="ctrl+z", tooltip="Back to the shell; `fg` goes on", show=False
+    ),
+    BoundKey(
+        "quit_now", "quit", "quit", key="ctrl+c,ctrl+q", tooltip="Quit, from any screen", show=False, priority=True
+    ),
 )
 """Keys that always do the same: `config.keymap.RESERVED`."""
 
@@ -164,14 +157,12 @@ _TOOLTIPS: Final = {field.name: field.type.__metadata__[-1].description for fiel
 
 def dashboard_keys(keys: Keys = DEFAULT_KEYS) -> list[BoundKey]:
     """Return the keys of the dashboard; an action without a key is left out."""
-    found = []
-    for one in _ACTIONS:
-        names = [textual_key(key) for key in keys.of(one.id)]
-        if names:
-            found.append(
-                BoundKey(",".join(names), one.action, one.word, one.id, _TOOLTIPS[one.id], one.show, one.priority)
-            )
-    return [*found, *_FIXED]
+    bound = [one._replace(key=_textual_keys(keys, one.id), tooltip=_TOOLTIPS[one.id]) for one in _ACTIONS]
+    return [*(one for one in bound if one.key), *_FIXED]
+
+
+def _textual_keys(keys: Keys, action: str) -> str:
+    return ",".join(map(textual_key, keys.of(action)))
 
 
 _ELSEWHERE: Final = {
@@ -189,7 +180,7 @@ _ELSEWHERE: Final = {
 
 def keymap(keys: Keys) -> dict[str, str]:
     """Return the user's keys of the actions that other screens have too, by binding id."""
-    return {name: ",".join(map(textual_key, keys.of(action))) for name, action in _ELSEWHERE.items()}
+    return {name: _textual_keys(keys, action) for name, action in _ELSEWHERE.items()}
 
 
 KEYS: Final = dashboard_keys()
@@ -199,26 +190,22 @@ _LIVE = frozenset({"end", "acknowledge", "message", "pause", "slower", "faster",
 """Ids of keys that only the present has."""
 
 _REPLAY: Final = tuple(
-    BoundKey(keys, action, word, f"replay.{name}", tooltip)
-    for name, keys, action, word, tooltip in (
-        ("play", "space,p", "play", "play", "Play, or pause"),
-        ("back", "left", "seek(-10)", "10 s", "10 s back"),
-        ("forward", "right", "seek(10)", "10 s", "10 s forward"),
-        ("minute.back", "left_square_bracket", "seek(-60)", "1 min", "A minute back"),
-        ("minute.forward", "right_square_bracket", "seek(60)", "1 min", "A minute forward"),
-        ("event.last", "left_curly_bracket", "event(-1)", "event", "To where the event before began"),
-        ("event.next", "right_curly_bracket", "event(1)", "event", "To where the next event begins"),
-        ("time", "at", "time", "time", "To a clock time"),
-        ("slower", "minus", "speed(-1)", "speed", "Play more slowly"),
-        ("faster", "plus,equals_sign", "speed(1)", "speed", "Play faster"),
-        ("step.back", "comma", "step(-1)", "step", "Pause, one snapshot back"),
-        ("step.forward", "full_stop", "step(1)", "step", "Pause, one snapshot forward"),
+    BoundKey(f"replay.{id}", action, word, name, keys, tooltip)
+    for id, keys, action, word, tooltip, name in (
+        ("play", "space,p", "play", "play", "Play, or pause", "Play the recording, or pause"),
+        ("back", "left", "seek(-10)", "10 s", "10 s back", ""),
+        ("forward", "right", "seek(10)", "10 s", "10 s forward", ""),
+        ("minute.back", "left_square_bracket", "seek(-60)", "1 min", "A minute back", ""),
+        ("minute.forward", "right_square_bracket", "seek(60)", "1 min", "A minute forward", ""),
+        ("event.last", "left_curly_bracket", "event(-1)", "event", *["To where the event before began"] * 2),
+        ("event.next", "right_curly_bracket", "event(1)", "event", *["To where the next event begins"] * 2),
+        ("time", "at", "time", "time", *["To a clock time"] * 2),
+        ("slower", "minus", "speed(-1)", "speed", "Play more slowly", ""),
+        ("faster", "plus,equals_sign", "speed(1)", "speed", "Play faster", ""),
+        ("step.back", "comma", "step(-1)", "step", "Pause, one snapshot back", ""),
+        ("step.forward", "full_stop", "step(1)", "step", "Pause, one snapshot forward", ""),
     )
 )
-_REPLAY_NAMES: Final = {
-    "replay.play": "Play the recording, or pause",
-    **{one.id: one.tooltip for one in _REPLAY if one.action in ("event(-1)", "event(1)", "time")},
-}
 
 
 def replay_keys(keys: Keys = DEFAULT_KEYS) -> list[BoundKey]:
@@ -236,10 +223,6 @@ def replay_keys(keys: Keys = DEFAULT_KEYS) -> list[BoundKey]:
     return found
 
 
-_NAMES: Final = {one.id: one.name for one in _ACTIONS if one.name} | _REPLAY_NAMES
-"""Name in the palette by binding id."""
-
-
 class PaletteCommand(NamedTuple):
     """Command of the palette."""
 
@@ -250,11 +233,7 @@ class PaletteCommand(NamedTuple):
 
 def commands(keys: Sequence[BoundKey] = KEYS) -> list[PaletteCommand]:
     """Return every command, in the order in which the palette lists them."""
-    found = [
-        PaletteCommand(_NAMES[one.id], f"{key_names(one.key)}  {one.tooltip}", one.action)
-        for one in keys
-        if one.id in _NAMES
-    ]
+    found = [PaletteCommand(one.name, f"{key_names(one.key)}  {one.tooltip}", one.action) for one in keys if one.name]
     for column, field in PROCESS.items():
         first = "The smallest first" if field.ascending else "The greatest first"
         words = f"{first if field.right else 'From A to Z'}; once more reverses it"

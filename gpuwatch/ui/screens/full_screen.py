@@ -9,8 +9,7 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 
-from gpuwatch.ui.actions import actions_of
-from gpuwatch.ui.bindings import with_own_keys
+from gpuwatch.ui.actions import actions_of, with_own_keys
 from gpuwatch.ui.draw.footer import Hint
 from gpuwatch.ui.draw.lines import Line
 from gpuwatch.ui.draw.theme import StyleSet
