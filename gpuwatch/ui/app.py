@@ -8,6 +8,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, cast
 
 from rich.text import Text
@@ -43,13 +44,13 @@ if TYPE_CHECKING:
     from gpuwatch.ui.screens.end_dialog import EndDialogs
 
 
+@dataclass
 class NewFrame(Message):
     """Message: a new frame from the monitor. A slow dashboard skips frames, but none that raised or ended an alert."""
 
-    def __init__(self, frame: Frame, watch: object = None) -> None:
-        """`watch` is the monitor that made it, where there are several."""
-        self.frame, self.watch = frame, watch
-        super().__init__()
+    frame: Frame
+    watch: object = None
+    """Monitor that made it, where there are several."""
 
     def can_replace(self, message: Message) -> bool:
         """Return whether a newer frame may replace this one, which waits: not if it raised or ended alerts.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -100,12 +101,11 @@ class LinePanel(Widget):
 class ListPanel(LinePanel):
     """Panel of a list with a cursor, which the mouse moves and scrolls."""
 
+    @dataclass
     class Clicked(Message):
         """Message: the mouse changed cursor, scroll or order, or chose an item."""
 
-        def __init__(self, effect: ClickEffect) -> None:
-            self.effect = effect
-            super().__init__()
+        effect: ClickEffect
 
     def __init__(self, rows: CursorList[Any], *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -135,12 +135,11 @@ class Alerts(LinePanel):
 
     DEFAULT_CSS = "Alerts { pointer: pointer; }"
 
+    @dataclass
     class Chosen(Message):
         """Message: an alert was clicked."""
 
-        def __init__(self, alert: Alert) -> None:
-            self.alert = alert
-            super().__init__()
+        alert: Alert
 
     class Counted(Message):
         """Message: the number of the other alerts was clicked."""
@@ -161,12 +160,11 @@ class Alerts(LinePanel):
 class Footer(LinePanel):
     """The line of keys."""
 
+    @dataclass
     class Pressed(Message):
         """Message: a hint was clicked."""
 
-        def __init__(self, action: str) -> None:
-            self.action = action
-            super().__init__()
+        action: str
 
     _buttons: Sequence[tuple[int, int, str]]
 

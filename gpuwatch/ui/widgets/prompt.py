@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from rich.cells import cell_len
@@ -96,19 +97,17 @@ class FilterInput(Input):
 class Prompt(Horizontal):
     """Line with an input for a filter, or for what to jump to."""
 
+    @dataclass
     class Changed(Message):
         """Message: a filter was typed; it has no wrong term."""
 
-        def __init__(self, filter: ListFilter[Any]) -> None:
-            self.filter = filter
-            super().__init__()
+        filter: ListFilter[Any]
 
+    @dataclass
     class Sought(Message):
         """Message: a filter to jump by was typed and confirmed."""
 
-        def __init__(self, filter: ListFilter[Any]) -> None:
-            self.filter = filter
-            super().__init__()
+        filter: ListFilter[Any]
 
     class Left(Message):
         """Message: the prompt was closed."""
