@@ -282,7 +282,7 @@ class FleetHostScreen(TimeSheet):
             ]
             below = [base + (value or 0.0) for base, value in zip(below, values, strict=True)]
             uid = zlib.crc32(user.encode())
-            curves.append(Curve(user, values, styles.owner(uid), styles.initial(uid), self._newest(values)))
+            curves.append(Curve(user, values, styles.owner(uid).fill, styles.initial(uid), self._newest(values)))
         rest = [None if one is None else max(0.0, one - held) for one, held in zip(used, below, strict=True)]
         curves.append(Curve("rest", rest, styles("muted"), styles.glyphs.hatch, self._newest(rest), hatched=True))
         sizes = [float(gpu.total) for gpu in chosen if known(gpu.total)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import groupby, pairwise
 from math import ceil, floor
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -25,7 +25,7 @@ from gpuwatch.ui.draw.layout import Form, Grid, Layout, heat_map_grid
 from gpuwatch.ui.draw.lines import Line, LineBuilder
 from gpuwatch.ui.draw.row_list import ClickEffect, CursorList
 from gpuwatch.ui.draw.table import Cell, Column, Table, TableRow, field_column, title_line
-from gpuwatch.ui.draw.theme import Background, Glyphs, Role, StyleSet
+from gpuwatch.ui.draw.theme import Background, Glyphs, Role, Style, StyleSet
 from gpuwatch.ui.draw.view import View, clock, mark_of
 
 Bars: TypeAlias = dict[Hashable, Cell]
@@ -134,16 +134,10 @@ def memory_bar(gpu: Gpu, held: Sequence[BarPart], width: int, glyphs: Glyphs) ->
 
 def _joined(bar: Sequence[BarSegment]) -> list[BarSegment]:
     """Join neighbours that look alike."""
-    joined: list[BarSegment] = []
-    text, last = "", bar[0] if bar else None
-    for one in bar:
-        assert last is not None
-        if one is not last and one[1:] != last[1:]:
-            joined.append(BarSegment(text, last.kind, last.uid))
-            text = ""
-        text += one.text
-        last = one
-    return [*joined, BarSegment(text, last.kind, last.uid)] if last else []
+    return [
+        BarSegment("".join(one.text for one in run), kind, uid)
+        for (kind, uid), run in groupby(bar, key=lambda one: (one.kind, one.uid))
+    ]
 
 
 class _Place(NamedTuple):
@@ -250,12 +244,6 @@ def level(percent: float, glyphs: Glyphs) -> str:
 _HOT: Final = ("hw thermal", "sw thermal")
 FAULTS: Final = (*_HOT, "power brake")
 """Throttle reasons that are a fault or an emergency; a busy GPU normally reaches its power limit."""
-_ON_TRACK: Final[dict[str, Role]] = {
-    "hatch": "muted",
-    "promised": "muted",
-    "free": "faint",
-}
-"""Role of the parts of a bar that belong to no owner."""
 _BUSY: Final = 5
 """Percent of utilization from which on a GPU counts as in use, even without listed processes."""
 
@@ -488,12 +476,13 @@ class _GpuRow:
 
     def _draw_bar(self, gpu: Gpu, held: Sequence[BarPart], cells: int) -> Cell:
         styles = self.view.styles
-        make = {"seam": styles.seam, "fill": styles.owner, "edge": styles.edge, "mark": styles.mark}
-        return tuple(
-            # An old bar is grey: it still shows how much, and no longer catches the eye.
-            (text, styles(_ON_TRACK[kind], "track") if kind in _ON_TRACK else make[kind](None if self.old else uid))
-            for text, kind, uid in memory_bar(gpu, held, cells, self.glyphs)
-        )
+        drawn: list[tuple[str, Style]] = []
+        for text, kind, uid in memory_bar(gpu, held, cells, self.glyphs):
+            if kind in ("hatch", "promised", "free"):  # of no owner
+                drawn.append((text, styles("faint" if kind == "free" else "muted", "track")))
+            else:  # an old bar is grey: it still shows how much, and no longer catches the eye
+                drawn.append((text, getattr(styles.owner(None if self.old else uid), kind)))
+        return tuple(drawn)
 
 
 def _held_back(gpu: Gpu) -> list[str]:

@@ -200,7 +200,7 @@ class Processes(RowList[Row]):
             elif column.id == "swatch":
                 uid = row.process.uid
                 if glyphs.swatch.strip():
-                    cells.append(((glyphs.swatch, styles.swatch(uid, background)),))
+                    cells.append(((glyphs.swatch, styles.owner(uid).swatches[background]),))
                 else:  # few colours: the initial
                     cells.append(((styles.initial(uid), styles.badge(uid, background)),))
             elif column.id == "user":

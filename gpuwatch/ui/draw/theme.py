@@ -235,12 +235,19 @@ def letters(name: str) -> str:
     return "".join(dict.fromkeys(reversed(plain) if name.isdigit() else plain))
 
 
-class _OwnerStyles(NamedTuple):
-    part: Style
+class OwnerStyles(NamedTuple):
+    """Styles in an owner's colour, which is grey for an unknown owner."""
+
+    fill: Style
+    """Of the owner's part of a memory bar, and of the initial on it."""
     seam: Style
+    """Of the thin line at the beginning of the part."""
     edge: Style
+    """Of the last cell of the part, which fills some eighths of it."""
     mark: Style
+    """Of the mark of a declared share that stands on the part."""
     swatches: dict[Background, Style]
+    """Of the mark before the owner's name in the process list, by background."""
 
 
 class StyleSet(msgspec.Struct, frozen=True, dict=True):
@@ -351,41 +358,22 @@ class StyleSet(msgspec.Struct, frozen=True, dict=True):
         """Return the style of a cell of a heat map; requires `has_heat`."""
         return self._heat[max(0, min(int(percent * len(self._heat) / 100), len(self._heat) - 1))]
 
-    def owner(self, uid: int | None) -> Style:
-        """Return the style of an owner's part of a memory bar: stable for a uid, grey for an unknown one."""
-        return self._owner(uid).part
-
-    def seam(self, uid: int | None) -> Style:
-        """Return the style of the thin line at the beginning of an owner's part."""
-        return self._owner(uid).seam
-
-    def edge(self, uid: int | None) -> Style:
-        """Return the style of the last cell of an owner's part, of which the part fills some eighths."""
-        return self._owner(uid).edge
-
-    def mark(self, uid: int | None) -> Style:
-        """Return the style of the mark of a declared share that stands on an owner's part."""
-        return self._owner(uid).mark
-
-    def swatch(self, uid: int | None, background: Background) -> Style:
-        """Return the style of the mark before an owner's name in the process list."""
-        return self._owner(uid).swatches[background]
-
-    def badge(self, uid: int | None, background: Background) -> Style:
-        """Return the style of an owner's initial: on the owner's colour, or plain without colours."""
-        return self.owner(uid) if self.color else self("strong", background)
-
-    def _owner(self, uid: int | None) -> _OwnerStyles:
+    def owner(self, uid: int | None) -> OwnerStyles:
+        """Return the styles of an owner; None for one who is not visible."""
         if uid is not None and uid not in self.slots:
             self.assign_colors((uid,))
         return self._owners[SLOTS if uid is None else self.slots[uid]]
 
+    def badge(self, uid: int | None, background: Background) -> Style:
+        """Return the style of an owner's initial: on the owner's colour, or plain without colours."""
+        return self.owner(uid).fill if self.color else self("strong", background)
+
     @cached_property
-    def _owners(self) -> list[_OwnerStyles]:
+    def _owners(self) -> list[OwnerStyles]:
         """Styles of the owners by colour number; the last are those of unknown owners."""
         if not self.color:
             plain = {background: self("text", background) for background in BACKGROUNDS}
-            return [_OwnerStyles(Style(), Style(), Style(), Style(bold=True), plain)] * (SLOTS + 1)
+            return [OwnerStyles(Style(), Style(), Style(), Style(bold=True), plain)] * (SLOTS + 1)
         palette = self.palette
         found = []
         for fill, swatch in zip(palette.fills, palette.swatches, strict=True):
@@ -396,7 +384,7 @@ class StyleSet(msgspec.Struct, frozen=True, dict=True):
             mark = Style(text if self.few else palette.strong, fill, bold=True)
             edge = Style(fill, palette.track)
             swatches = {background: Style(swatch, getattr(palette, background)) for background in BACKGROUNDS}
-            found.append(_OwnerStyles(part, seam, edge, mark, swatches))
+            found.append(OwnerStyles(part, seam, edge, mark, swatches))
         return found
 
 

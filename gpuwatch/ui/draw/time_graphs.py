@@ -265,7 +265,7 @@ class FrameGraphs(TimeGraphs):
                 for base, value in zip(below, values, strict=True)
             ]
             now = float(part.bytes) if part is not None else None
-            curves.append(Curve(label, values, styles.owner(uid), styles.initial(uid), now, limit=limit))
+            curves.append(Curve(label, values, styles.owner(uid).fill, styles.initial(uid), now, limit=limit))
         memory = gpu.memory
         rest: Values = [
             None if value is None else max(0.0, value - (held_then or 0.0))
@@ -274,7 +274,7 @@ class FrameGraphs(TimeGraphs):
         # A store of the machine's service has the used memory alone: that does not make its processes unknown ones.
         unowned = self._unowned(key, rest, below, curves)
         if largest(unowned) >= _LEAST_SEEN and not gpu.holdings_note:
-            curves.append(Curve("owner not recorded", unowned, styles.owner(None), styles.initial(None)))
+            curves.append(Curve("owner not recorded", unowned, styles.owner(None).fill, styles.initial(None)))
             rest = [None if value is None else value - (more or 0.0) for value, more in zip(rest, unowned, strict=True)]
         unknown = missing(gpu)
         if not curves or unknown is None or largest(rest, [unknown]) >= _LEAST_SEEN:

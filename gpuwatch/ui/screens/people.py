@@ -90,12 +90,12 @@ def bar(share: float | None, uid: int | None, cells: int, styles: StyleSet) -> C
     whole = int(filled) if styles.glyphs.eighths else round(filled)
     if share and filled < 1 and not styles.glyphs.eighths:
         whole = 1  # something is not nothing
-    runs = [(styles.glyphs.fill * whole, styles.owner(uid))]
+    runs = [(styles.glyphs.fill * whole, styles.owner(uid).fill)]
     eighth = round((filled - whole) * 8) if styles.glyphs.eighths else 0
     if share and not whole:
         eighth = max(eighth, 1)
     if eighth > 0 and whole < cells:
-        runs.append((styles.glyphs.eighths[min(eighth, 7) - 1], styles.edge(uid)))
+        runs.append((styles.glyphs.eighths[min(eighth, 7) - 1], styles.owner(uid).edge))
         whole += 1
     return (*runs, (" " * (cells - whole), styles("faint", "track")))
 

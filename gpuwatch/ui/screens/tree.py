@@ -296,7 +296,7 @@ class TreeList(RowList[Branch]):
         for column in self._columns[1:]:
             if column.id == "user":
                 one_person = node.process is not None or node.uid is not None
-                swatch = styles.glyphs.swatch if one_person else " ", styles.swatch(node.uid, background)
+                swatch = styles.glyphs.swatch if one_person else " ", styles.owner(node.uid).swatches[background]
                 cells.append((swatch, (node.user, "strong" if node.mine else "text")))
                 continue
             role: Role = "faint" if old and column.id in ("memory", "sm", "idle") else column.role

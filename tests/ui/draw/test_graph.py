@@ -65,7 +65,7 @@ def of(
     styles.add_people({place: chr(97 + place) for place in range(len(values))})
     line = styles("note")
     curves = [
-        Curve(f"{chr(97 + place)}da", one, styles.owner(place) if stacked else line, chr(97 + place), 7.0)
+        Curve(f"{chr(97 + place)}da", one, styles.owner(place).fill if stacked else line, chr(97 + place), 7.0)
         for place, one in enumerate(values)
     ]
     return Graph("Memory", END, 600.0, curves, top, "GiB", stacked=stacked, limits=limits, marks=marks)
@@ -155,7 +155,7 @@ def test_areas_are_stacked_in_the_owners_colours() -> None:
     lines = draw_graph(of([25.0] * 24, [50.0] * 24, stacked=True), styles, 24 + AXIS, 6)
     fills = styles.palette.fills
     column = [backgrounds(line)[AXIS + 3] for line in lines[1:-1]]
-    assert column == [styles.palette.base, *[styles.owner(1).background] * 2, fills[0]]
+    assert column == [styles.palette.base, *[styles.owner(1).fill.background] * 2, fills[0]]
 
 
 def test_areas_without_colours_are_made_of_initials() -> None:

@@ -105,9 +105,9 @@ def test_the_mark_of_a_limit_is_seen_without_colours(glyphs: Glyphs) -> None:
     bar, without = drawn(held, 40, glyphs, 5 * CELL), drawn([part("ada", 20 * CELL), held[1]], 40, glyphs, 5 * CELL)
     assert bar[9] == glyphs.declared != " "
     assert (bar.count(glyphs.declared), glyphs.declared in without) == (1, False)
-    styles = make_styles("gpuwatch-dark", colors=0)
-    assert styles.mark(1).bold
-    assert not any(make(1).bold for make in (styles.owner, styles.seam, styles.edge))
+    fill, seam, edge, mark, _ = make_styles("gpuwatch-dark", colors=0).owner(1)
+    assert mark.bold
+    assert not any(style.bold for style in (fill, seam, edge))
 
 
 def test_a_gap_is_not_zero() -> None:

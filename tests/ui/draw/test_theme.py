@@ -68,10 +68,10 @@ def everybody(theme: str, colors: int) -> tuple[StyleSet, list[int | None]]:
 @pytest.mark.parametrize("colors", SYSTEMS)
 def test_no_two_people_have_colours_that_look_alike(theme: str, colors: int) -> None:
     styles, uids = everybody(theme, colors)
-    fills = [seen(styles.owner(uid).background, SYSTEMS[colors]) for uid in uids]
+    fills = [seen(styles.owner(uid).fill.background, SYSTEMS[colors]) for uid in uids]
     assert min(difference(one, other) for one, other in combinations(fills, 2)) >= 19
     if colors > 16:  # with 16 there are no swatches: the initial stands on the colour
-        swatches = [seen(styles.swatch(uid, "base").color, SYSTEMS[colors]) for uid in uids]
+        swatches = [seen(styles.owner(uid).swatches["base"].color, SYSTEMS[colors]) for uid in uids]
         assert min(difference(one, other) for one, other in combinations(swatches, 2)) >= 19
 
 
@@ -81,7 +81,7 @@ def test_what_is_written_on_a_colour_can_be_read(theme: str, colors: int, least:
     styles, uids = everybody(theme, colors)
     system = SYSTEMS[colors]
     for uid in uids:
-        for style in (styles.owner(uid), styles.badge(uid, "cursor")):
+        for style in (styles.owner(uid).fill, styles.badge(uid, "cursor")):
             assert contrast(seen(style.color, system), seen(style.background, system)) >= least
 
 
@@ -91,11 +91,11 @@ def test_a_colour_stands_out_from_both_grounds(theme: str, colors: int, on_track
     styles, uids = everybody(theme, colors)
     system = SYSTEMS[colors]
     for uid in uids:
-        fill = seen(styles.owner(uid).background, system)
+        fill = seen(styles.owner(uid).fill.background, system)
         for name in ("base", "track"):
             assert contrast(fill, seen(styles("text", name).background, system)) >= on_track
         for background in BACKGROUNDS:
-            swatch = styles.swatch(uid, background)
+            swatch = styles.owner(uid).swatches[background]
             assert contrast(seen(swatch.color, system), seen(swatch.background, system)) >= on_any
 
 
@@ -117,7 +117,7 @@ def test_the_cells_of_a_heat_map_can_be_read_and_told_apart(theme: str, colors: 
 def test_without_colours_there_are_none(theme: str) -> None:
     styles, uids = everybody(theme, 0)
     for uid in uids:
-        drawn = (styles.owner(uid), styles.seam(uid), styles.mark(uid), styles.badge(uid, "base"), styles.edge(uid))
+        drawn = (*styles.owner(uid)[:4], styles.badge(uid, "base"))
         assert {(style.color, style.background) for style in drawn} == {(None, None)}
 
 
