@@ -219,6 +219,6 @@ async def test_what_is_acknowledged_or_muted_is_dim_on_its_gpus_line_and_known_w
             await hand(app, pilot, frame(machine(4), msgspec.structs.replace(heard, **{mark: True}), *old))
             line = app.dashboard.gpu_panel.text[1]
             assert line.startswith(" ")
-            assert line.rstrip().endswith("full")
+            assert line.rstrip().endswith("memory near limit")
         await hand(app, pilot, frame(machine(4), *old))
         assert [line.strip() for line in app.dashboard.alerts.text] == ["2 known (e)"]
