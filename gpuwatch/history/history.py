@@ -129,9 +129,6 @@ class HoldingRecord(NamedTuple):
     """Whether the device has no SM value for this process, or we may not read it."""
 
 
-_NEW: Final = HoldingRecord()
-
-
 class HoldingHistory:
     """Records of all holdings on one GPU."""
 
@@ -175,7 +172,7 @@ def _extend(
 
     After more than `patience` seconds without an SM value the idle time is counted from 0.
     """
-    points, _, measured, watched, judged, busy, _ = _NEW if old is None else old
+    points, _, _, watched, judged, busy, _ = old or HoldingRecord()
     measured = None
     if known(size):
         if old is None and trusted is not None:

@@ -102,15 +102,11 @@ _KEY: Final = re.compile(rf"([ -~]{{0,96}})/(|user:\?|user:[0-9]{{1,10}}|process
 _PEAKS: Final = frozenset({Metric.USED, Metric.MEMORY})
 
 
-def _listed(gpu: Gpu) -> Reading:
-    if gpu.holdings_note:
-        return Reason.NO_SAMPLE
-    return float(sum(one.memory for one in gpu.holdings if known(one.memory)))
-
-
 _OF_GPU: Final[Mapping[Metric, Callable[[Gpu], Reading]]] = {
     Metric.USED: attrgetter("memory.used"),
-    Metric.MEMORY: _listed,
+    Metric.MEMORY: lambda gpu: (
+        Reason.NO_SAMPLE if gpu.holdings_note else float(sum(one.memory for one in gpu.holdings if known(one.memory)))
+    ),
     Metric.UTILIZATION: attrgetter("utilization"),
     Metric.POWER: attrgetter("power"),
     Metric.TEMPERATURE: attrgetter("temperature"),
@@ -520,7 +516,10 @@ class Timeline:
             is_new = False
             for gpu in snapshot.gpus:
                 if gpu.sampled in (0.0, self._stamps.get(gpu.key, 0.0)):
-                    self._repeat(gpu, now)
+                    for metric, read in _OF_GPU.items():
+                        series = self._series.get(Key(gpu.key, "", metric))
+                        if series is not None and not known(read(gpu)):  # a figure that was taken back
+                            series.stop(floor(now) + 1)
                 else:
                     is_new = True
                     self._stamps[gpu.key] = gpu.sampled
@@ -592,13 +591,6 @@ class Timeline:
         whole = self._series.get(Key(key.gpu, "", Metric.USED)) if key.owner.startswith("user:") else None
         series = self._series[key] = Series(second, peak=key.metric in _PEAKS, whole=whole)
         return series
-
-    def _repeat(self, gpu: Gpu, now: float) -> None:
-        """Add a sample that came again, so that its age shows: a figure that was taken back is a gap from now on."""
-        for metric, read in _OF_GPU.items():
-            series = self._series.get(Key(gpu.key, "", metric))
-            if series is not None and not known(read(gpu)):
-                series.stop(floor(now) + 1)
 
     def _remove_ended(self) -> None:
         """Remove series that ended long ago; where there are too many, those of all processes that have ended."""
