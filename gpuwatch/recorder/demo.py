@@ -19,14 +19,13 @@ from gpuwatch.history.history import History
 from gpuwatch.history.timeline import Minute, Timeline, user_owner
 from gpuwatch.model.snapshot import Snapshot
 from gpuwatch.recorder.events import write_events
+from gpuwatch.recorder.schema import HOUR, MINUTE
 from gpuwatch.recorder.store import Store
 from gpuwatch.recorder.use import Sums, UseCounter, write_use
 from gpuwatch.sources.demo import DAY, DemoSource
 
 _STEP: Final = 600
 """Seconds between two snapshots of the past; the last hour has one a minute."""
-_MINUTE: Final = 60
-_HOUR: Final = 3600
 
 
 class Past(NamedTuple):
@@ -50,8 +49,8 @@ def make_past(source: DemoSource) -> Past:
     history, engine, counter = History(_NoTimeline()), Engine(), UseCounter()
     means: list[Minute] = []
     alerts: dict[str, Alert] = {}
-    for second in (*range(-DAY, -_HOUR, _STEP), *range(-_HOUR, 0, _MINUTE)):
-        step = _STEP if second < -_HOUR else _MINUTE
+    for second in (*range(-DAY, -HOUR, _STEP), *range(-HOUR, 0, MINUTE)):
+        step = _STEP if second < -HOUR else MINUTE
         snapshot = replace(source.at(second), interval=float(step))
         view = history.add(snapshot, snapshot.monotonic)
         changes = engine.update(snapshot, view, snapshot.monotonic, snapshot.taken)
@@ -71,8 +70,8 @@ def _means(snapshot: Snapshot, step: int) -> Iterator[Minute]:
     means = timeline.means(floor(snapshot.taken) - 1, 3)  # its times are whole seconds, of a clock that is rounded
     values = {str(key): mean for key, mean in means.items()}
     users = {user_owner(process.uid): process.user for process in snapshot.processes if process.uid is not None}
-    first = floor(snapshot.taken / _MINUTE) * _MINUTE
-    for at in range(first, first + step, _MINUTE):
+    first = floor(snapshot.taken / MINUTE) * MINUTE
+    for at in range(first, first + step, MINUTE):
         yield Minute(at=float(at), values=values, users=users)
 
 

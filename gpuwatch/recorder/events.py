@@ -34,6 +34,10 @@ _LONGEST: Final = 1 << 16
 _MOST_NAMES: Final = 256
 _SHORT: Final = 400
 """Characters of a name or a title, at most."""
+_TEXTS: Final = {"id": 40, "subject": text.LIMIT, "evidence": text.LIMIT} | dict.fromkeys(
+    ("rule", "host", "gpu", "title", "short", "forecast", "how"), _SHORT
+)
+"""Texts of an alert, and their characters, at most."""
 _PLAIN: Final = re.compile("[ -~·—°…≥→µ]*")
 """Text that `text.clean` leaves unchanged; this test takes a tenth of its time."""
 _EVENT: Final = """INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET
@@ -59,6 +63,12 @@ def write_events(connection: Connection, alerts: Collection[Alert], gaps: Iterab
     connection.executemany("INSERT OR IGNORE INTO event_about VALUES (?, ?, ?)", about)
     connection.executemany("INSERT INTO gaps VALUES (?, ?, ?)", gaps)
     write_about(connection, "written", now)
+
+
+def end_event(alert: Alert, until: float, how: str) -> Alert:
+    """Return an event that ended at `until`, or when it was last seen if that is later."""
+    end = max(until, alert.seen, alert.raised)
+    return msgspec.structs.replace(alert, ended=end, lasted=max(alert.lasted, end - alert.raised), how=how)
 
 
 def _about(alert: Alert) -> Iterator[tuple[str, object]]:
@@ -170,22 +180,9 @@ def _decode_alert(content: object) -> Alert | None:
     if not alert.title:  # of a public day, which has no words
         about = f"GPU {alert.index}: " if alert.index is not None else ""
         alert = msgspec.structs.replace(alert, title=f"{about}{alert.rule}")
-    return _cleaned(alert)
-
-
-def _cleaned(alert: Alert) -> Alert:
     return msgspec.structs.replace(
         alert,
-        id=_clean(alert.id, 40),
-        rule=_clean(alert.rule),
-        host=_clean(alert.host),
-        gpu=_clean(alert.gpu),
-        subject=_clean(alert.subject, text.LIMIT),
-        title=_clean(alert.title),
-        short=_clean(alert.short),
-        forecast=_clean(alert.forecast),
-        evidence=_clean(alert.evidence, text.LIMIT),
-        how=_clean(alert.how),
+        **{name: _clean(getattr(alert, name), limit) for name, limit in _TEXTS.items()},
         owners=tuple(_clean(owner) for owner in alert.owners[:_MOST_NAMES]),
         pids=alert.pids[:_MOST_NAMES],
         gpus=tuple(AlertGpu(_clean(one.key), one.index) for one in alert.gpus[:_MOST_NAMES]),
@@ -364,7 +361,8 @@ class EventsPart(Part):
         events = {alert.key: alert for alert in found.open}
         if self._until and now - self._until > UNWATCHED:
             self._gaps.append(Gap(self._until, now))
-            self._end(events, events.values(), self._until, NOT_RUNNING)
+            for alert in list(events.values()):
+                self._update(events, end_event(alert, self._until, NOT_RUNNING))
         with self._guard:
             self._settle_at = self._snapshots + _SNAPSHOTS
         self._hand_over([*events.values(), *(alert for alert in found.alerts if alert.ended is not None)])
@@ -418,14 +416,8 @@ class EventsPart(Part):
             active = self._active
         for alert in active.values():
             self._update(events, alert)
-        self._end(events, [one for key, one in events.items() if key not in active], until, how)
-
-    def _end(self, events: dict[str, Alert], ended: Iterable[Alert], until: float, how: str) -> None:
-        """End events at `until`, or when last seen if that is later."""
-        for alert in list(ended):
-            end = max(until, alert.seen, alert.raised)
-            lasted = max(alert.lasted, end - alert.raised)
-            self._update(events, msgspec.structs.replace(alert, ended=end, lasted=lasted, how=how))
+        for alert in [one for key, one in events.items() if key not in active]:
+            self._update(events, end_event(alert, until, how))
 
     def _update(self, events: dict[str, Alert], alert: Alert, *, is_news: bool = False) -> None:
         """Add an alert as a new event, or as a change of the open event with its key or, after a rename, its id."""

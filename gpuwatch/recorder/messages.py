@@ -37,7 +37,6 @@ _OVER: Final = "✓"
 _DAY: Final = 20 * 3600.0
 """Age in seconds from which a clock time is written with its date: it could be mistaken for today's."""
 
-
 Kind: TypeAlias = Literal["raised", "worse", "cleared", "digest"]
 """Event that a message reports."""
 
@@ -480,9 +479,6 @@ _STOP_WAIT: Final = 0.5
 """Seconds that a delivery may take to stop."""
 
 
-_SILENT: Final = "the gpuwatch that records (PID {}) began without [notify]; press L there, or start it again"
-
-
 class Messenger:
     """Sink that sends messages, while this gpuwatch is the one of its user and host that records.
 
@@ -572,8 +568,10 @@ class Messenger:
                 )
             if is_leader and not flush and self._clock() >= self._check_at:
                 self._check()
-            silent = None if is_leader or not self._schedule.policy.sends else self._silent_leader()
-            self._failure = f"none are sent: {_SILENT.format(silent)}" if silent is not None else ""
+            self._failure = ""
+            if not is_leader and self._schedule.policy.sends and (pid := self._silent_leader()) is not None:
+                self._failure = f"none are sent: the gpuwatch that records (PID {pid}) began without [notify]"
+                self._failure += "; press L there, or start it again"
         except Exception as error:  # noqa: BLE001 - a fault of ours must be seen, and must not end the messages
             self._failure = text.clean(f"failed: {type(error).__name__}: {error}", 200)
             return _PAUSE

@@ -67,7 +67,6 @@ def _levels(level: Literal["shares", "use", ""], names: str) -> dict[str, Litera
 _DURING: Final = "coalesce(ended, seen) >= :since AND raised < :last"
 _FIGURES: Final = "rule host gpu index severity most raised worse seen ended lasted unit peak mean last gpus"
 """Fields of an alert that are figures; a field that is added is not public until it stands here."""
-_PEOPLE: Final = "owners users"
 
 
 def _alert(fields: str) -> str:
@@ -116,7 +115,7 @@ COLUMNS: Final = {
     "marks": PublicTable(_levels(_NOBODY, "kind rule key at severity until")),
     "graph_values": PublicTable(_levels(_NOBODY, "at body")),
 }
-_WITH_PEOPLE: Final = {"alert": _alert(f"{_FIGURES} {_PEOPLE}")}
+_WITH_PEOPLE: Final = {"alert": _alert(f"{_FIGURES} owners users")}
 _RUNS_OF: Final = f"""CREATE TEMP TABLE runs_of AS SELECT 0 AS run, 0 AS public UNION ALL
     SELECT one.id, main.runs.id FROM (SELECT id, uid, {_PROGRAM} AS program FROM stored.runs) AS one
         JOIN main.runs ON one.uid = main.runs.uid AND program = main.runs.key"""

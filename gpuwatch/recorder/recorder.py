@@ -37,7 +37,7 @@ from gpuwatch.recorder.messages import Messenger
 from gpuwatch.recorder.part import Pace, Part, RecorderContext, RecorderLock
 from gpuwatch.recorder.public import PublicDays, Publish, is_use_public
 from gpuwatch.recorder.schema import own_store
-from gpuwatch.recorder.store import Store
+from gpuwatch.recorder.store import KEEP, LARGEST, Store
 from gpuwatch.recorder.use import Sums, UseCounter, write_use
 from gpuwatch.sampler.owners import UserNames
 
@@ -51,9 +51,9 @@ class UsageSettings(NamedTuple):
     """How much of the usage is kept."""
 
     is_kept: bool = True
-    keep: float = 90 * 24 * 3600.0
+    keep: float = KEEP
     """Age in seconds after which usage is deleted."""
-    largest: int = 64 << 20
+    largest: int = LARGEST
     """Size of the file in bytes, at most."""
 
 
@@ -67,7 +67,7 @@ class UsagePart(Part):
         self,
         context: RecorderContext,
         settings: UsageSettings,
-        is_kept_elsewhere: Callable[[float], bool] = lambda now: False,
+        is_kept_elsewhere: Callable[[float], bool],
     ) -> None:
         """`is_kept_elsewhere` returns whether somebody else keeps use at a wall-clock time; means are kept anyway."""
         super().__init__(context)
@@ -203,16 +203,17 @@ class Recorder:
         context = RecorderContext(make_store(path), self.lock, pace or Pace(), wall)
         self.events: EventsPart | None = None
         self.usage: UsagePart | None = None
+        self._public: PublicPart | None = None
         self._parts: list[Part] = [MarksPart(context, attend)]
         if not part:
             self.events = EventsPart(context, restore, was_sent)
-            others = () if days is not None else (is_use_public,)
-            self.usage = UsagePart(context, usage or UsageSettings(), *others)
+            self.usage = UsagePart(
+                context, usage or UsageSettings(), is_use_public if days is None else lambda now: False
+            )
             self._parts = [self.events, *self._parts, self.usage]
-        self._public: PublicPart | None = None
-        if days is not None and self.events is not None and self.usage is not None:
-            self._public = PublicPart(context, days, self.events, self.usage)
-            self._parts.append(self._public)
+            if days is not None:
+                self._public = PublicPart(context, days, self.events, self.usage)
+                self._parts.append(self._public)
         self._context = context
         self._note: tuple[str, float] = ("", 0.0)
         """Message that a damaged file was renamed, and the time until which it is shown."""
@@ -311,27 +312,27 @@ class Sinks:
         self._messenger: Messenger | None = None
         self._live: LiveFile | None = None
         self._sinks: list[Sink] = []
-        if not demo:
-            self._recorder = Recorder(
-                part=part,
-                watch=watch,
-                restore=self._restore,
-                was_sent=self._was_sent,
-                attend=monitor.attend,
-                days=PublicDays(own_store(), config.publish) if service else None,
-            )
-            self._sinks.append(self._recorder)
-        if self._recorder is not None and not part:
-            lock = self._recorder.lock
+        if demo:
+            return
+        self._recorder = recorder = Recorder(
+            part=part,
+            watch=watch,
+            restore=self._restore,
+            was_sent=lambda alert: self._messenger is not None and self._messenger.was_sent(alert),
+            attend=monitor.attend,
+            days=PublicDays(own_store(), config.publish) if service else None,
+        )
+        self._sinks.append(recorder)
+        if not part:
+            lock = recorder.lock
             self._messenger = Messenger(
-                config.notify, lambda: lock.held, silent_leader=_silent_leader, on_sent=self._recorder.write_soon
+                config.notify, lambda: lock.held, silent_leader=_silent_leader, on_sent=recorder.write_soon
             )
             self._live = LiveFile(lambda: lock.held, public=service)
             self._sinks += [self._messenger, self._live]
         self.configure(config, config)
         monitor.add(*self._sinks)
-        if self._recorder is not None:
-            self._recorder.start()  # what held before is to be known before the first snapshot is judged
+        recorder.start()  # what held before is to be known before the first snapshot is judged
 
     def configure(self, old: Config, new: Config) -> None:
         """Use another configuration from now on."""
@@ -348,9 +349,6 @@ class Sinks:
         if self._messenger is not None:
             self._messenger.restore(events)
         self._monitor.restore(events)
-
-    def _was_sent(self, alert: Alert) -> bool:
-        return self._messenger is not None and self._messenger.was_sent(alert)
 
     def close(self, seconds: float) -> None:
         """Close every sink, the recorder last; give up after `seconds`."""

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 from pathlib import Path
 from sqlite3 import Connection
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -34,6 +34,8 @@ from gpuwatch.recorder.events import read_events
 from gpuwatch.recorder.opening import StoreError, reading
 from gpuwatch.recorder.schema import read_about
 from gpuwatch.recorder.use import read_means
+
+T = TypeVar("T")
 
 ROW_S: Final = 10.0
 """Seconds of snapshots in one row: what is lost when gpuwatch is killed, at most."""
@@ -132,9 +134,7 @@ class Recording:
         """What could not be read so far, in one line each."""
         self.limits = ""
         """Limits of the alerts of the last file, as JSON."""
-        hosts: set[str] = set()
-        for index in range(len(self.paths)):
-            hosts.add(self._add(index))
+        hosts = {self._add(index) for index in range(len(self.paths))}
         if len(hosts) > 1:
             raise UsageError(f"recordings of different hosts: {', '.join(sorted(hosts))}")
         self.host = hosts.pop()
@@ -155,7 +155,7 @@ class Recording:
         """Return what held before the row that has the time `at`, and the snapshots from that row on."""
         rows = self._rows(at, inf)
         try:
-            standing = _convert(_decode_any(self._lines(rows[0])[0]), Standing)
+            standing = _decode_checked(self._lines(rows[0])[0], Standing)
         except DamagedRowError as error:
             self._note(rows[0], str(error))
             standing = Standing()
@@ -204,9 +204,7 @@ class Recording:
                 found = connection.execute(asked, (row.id, _LARGEST_BODY)).fetchone()
         except (StoreError, FileNotFoundError) as error:
             raise DamagedRowError(files.words(error, None)) from None
-        if found is None:
-            raise DamagedRowError("it is damaged")
-        lines = unpack(found[0])
+        lines = unpack(found[0]) if found is not None else []
         if not lines:
             raise DamagedRowError("it is damaged")
         return lines
@@ -284,7 +282,7 @@ def read_snapshot(line: bytes) -> Snapshot:
     """Decode a snapshot that somebody sent, with clean texts and believable numbers; raises DamagedRowError."""
     try:
         # Looking at each value takes four times as long.
-        snapshot = _decode_snapshot(line) if _is_plain(line) else _convert(_decode_any(line), Snapshot)
+        snapshot = _decode_snapshot(line) if _is_plain(line) else _decode_checked(line, Snapshot)
     except (ValueError, RecursionError):
         raise DamagedRowError("it is damaged") from None
     if not 0.0 < snapshot.interval <= MAX_INTERVAL_S or len(snapshot.gpus) > MOST_GPUS:
@@ -302,10 +300,10 @@ def _is_plain(line: bytes) -> bool:
     return not _GREAT.search(line) and not _ODD_TIME.search(line) and max(map(len, line.split(b'"'))) <= LIMIT
 
 
-def _decode_any(line: bytes) -> Any:
+def _decode_checked(line: bytes, kind: type[T]) -> T:
     """Decode one line, with clean texts and believable numbers; raises DamagedRowError."""
     try:
-        return _checked(msgspec.json.decode(line))
+        return msgspec.convert(_checked(msgspec.json.decode(line)), kind)
     except (ValueError, RecursionError):
         raise DamagedRowError("it is damaged") from None
 
@@ -321,10 +319,3 @@ def _checked(value: Any, name: str = "") -> Any:
     if kind in (int, float) and not (0 <= value < _LATEST if name in _TIMES else -_GREATEST < value < _GREATEST):
         raise DamagedRowError("a number is out of range")
     return value
-
-
-def _convert(value: Any, kind: type[Any]) -> Any:
-    try:
-        return msgspec.convert(value, kind)
-    except (ValueError, RecursionError):
-        raise DamagedRowError("it is damaged") from None

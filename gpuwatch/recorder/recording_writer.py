@@ -27,7 +27,7 @@ from gpuwatch.history.history import History
 from gpuwatch.model.snapshot import SCHEMA, Snapshot, encode, to_idle_times
 from gpuwatch.monitor import Frame, seconds_suspended
 from gpuwatch.recorder.anonymise import Anonymiser, Commands
-from gpuwatch.recorder.events import NOT_RUNNING, UNWATCHED, read_events, write_events
+from gpuwatch.recorder.events import NOT_RUNNING, UNWATCHED, end_event, read_events, write_events
 from gpuwatch.recorder.opening import StoreError, reading
 from gpuwatch.recorder.recording import LARGEST_ROW, ROW_S, Standing, other_format, pack
 from gpuwatch.recorder.schema import lock_path, read_about, write_about
@@ -241,11 +241,7 @@ class RecordingWriter:
             self._engine.restore(self._open, snapshot.monotonic, snapshot.taken)
         elif self._until:
             self._gaps.append(Gap(self._until, snapshot.taken))
-            for one in self._open:
-                ended = max(self._until, one.seen)
-                lasted = max(one.lasted, ended - one.raised)
-                over = msgspec.structs.replace(one, ended=ended, lasted=lasted, how=NOT_RUNNING)
-                self._changed[one.id] = over
+            self._changed |= {one.id: end_event(one, self._until, NOT_RUNNING) for one in self._open}
 
     def _end_row(self, *, last: bool = False) -> None:
         assert self._last is not None
@@ -279,7 +275,7 @@ class RecordingWriter:
         write_events(connection, self._changed.values(), self._gaps, row.until)
         for sums in self._sums:
             write_use(connection, sums, _FOREVER)
-        cells = (row.since, row.until, row.count, row.body)
+        cells = msgspec.structs.astuple(row)
         connection.execute("INSERT INTO snapshots (since, until, count, body) VALUES (?, ?, ?, ?)", cells)
         if self._size:
             _delete_oldest(connection, self._size)

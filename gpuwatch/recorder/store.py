@@ -47,14 +47,9 @@ EVENTS_BYTES: Final = 32 << 20
 """Bytes of the file for events and minutes, besides the bytes that the user allows for usage."""
 _MOST_EVENTS: Final = 20_000
 """Events that are kept, at most: the newest ones, about 14 MiB."""
-_DAY: Final = 24 * HOUR
-_WEEK: Final = 7 * _DAY
-"""Seconds for which use is kept by minute; then the minutes of an hour are added into one row."""
-_STEPS: Final = (_WEEK, _DAY, HOUR)
-"""Steps in seconds by which use is deleted from a full file: the largest step that the use covers.
-
-In a file half full use is kept by minute for so long only.
-"""
+_STEPS: Final = (7 * 24 * HOUR, 24 * HOUR, HOUR)
+"""Seconds for which use is kept by minute, until the minutes of an hour are added into one row: the later ones where
+the file is half full. Also steps by which use is deleted from a full file: the largest step that the use covers."""
 _FULL: Final = 0.95
 """Part of the largest size at which old rows are deleted, and below which the file is after that."""
 _ROOM: Final = 0.9
@@ -101,7 +96,7 @@ class Store:
         """
         with self._writing() as connection:
             pages = self._pages(connection)
-            if _is_nearly_full(connection, pages):
+            if _used_pages(connection) > _FULL * pages:
                 _make_room(connection, pages)
             try:
                 with transaction(connection):
@@ -211,11 +206,6 @@ def _prune(connection: Connection, now: float, keep: float, pages: int) -> None:
     _delete_old(connection, trusted - keep)
 
 
-def _is_nearly_full(connection: Connection, pages: int) -> bool:
-    """Return whether a store that may have so many pages is to lose rows before the next write."""
-    return _used_pages(connection) > _FULL * pages
-
-
 def _has_room(connection: Connection, pages: int) -> bool:
     """Return whether a tenth of the pages that a store may have is free."""
     return _used_pages(connection) < _ROOM * pages
@@ -233,7 +223,6 @@ def _make_room(connection: Connection, pages: int) -> None:
 
 
 def _used_pages(connection: Connection) -> int:
-    """Return the pages of a store that are in use."""
     (pages,), (free,) = (connection.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "freelist_count"))
     return int(pages) - int(free)
 

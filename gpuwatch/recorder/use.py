@@ -17,7 +17,7 @@ from math import floor, inf
 from operator import itemgetter
 from pathlib import Path, PurePosixPath
 from sqlite3 import Connection
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeGuard
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeGuard
 
 import msgspec
 
@@ -29,7 +29,7 @@ from gpuwatch.history.history import NO_USE, HistoryView, Use, charged
 from gpuwatch.history.timeline import Key, Metric, Minute, Timeline, parse_key, user_owner
 from gpuwatch.model.holdings import UNSEEN_USER
 from gpuwatch.model.shares import has_gap
-from gpuwatch.model.snapshot import Gpu, Holding, Process, Reason, Snapshot, number
+from gpuwatch.model.snapshot import Gpu, Holding, Process, ProcessContext, Reason, Snapshot, number
 from gpuwatch.recorder.events import read_all_events
 from gpuwatch.recorder.opening import PATIENCE, StoreError, reading
 from gpuwatch.recorder.public import stores_read
@@ -45,9 +45,6 @@ from gpuwatch.recorder.schema import (
     read_about,
     write_about,
 )
-
-if TYPE_CHECKING:
-    from gpuwatch.model.snapshot import ProcessContext
 
 KEEP_MEANS: Final = 25 * 3600
 """Seconds after which the means of a minute are deleted."""
@@ -201,7 +198,12 @@ class UseCounter:
         for process in snapshot.processes:
             before = self._known.get(process.key)
             source = (process.uid, process.command, process.context)
-            known = before if before is not None and before.source == source else _find_run(process, source)
+            known = before
+            if known is None or known.source != source:
+                run = _NOBODYS if process.uid is None else RunId(process.uid, process.run_key)
+                name = UNSEEN_USER if process.uid is None else run_name(process)
+                launcher = process.run.launcher if process.run is not None and process.uid is not None else ""
+                known = _KnownRun(source, run, name, launcher)
             if before is not None and before.run != known.run:
                 read = before.source[2] is not None
                 if process.uid is None or (read and process.context is None):  # it was known, and has gone since
@@ -233,13 +235,6 @@ def run_name(process: Process) -> str:
     if found is not None and found.kind is programs.SourceKind.MODULE:
         return found.text
     return PurePosixPath(argv[0]).name if argv else process.name or UNSEEN_USER
-
-
-def _find_run(process: Process, source: tuple[int | None, str, ProcessContext | None]) -> _KnownRun:
-    if process.uid is None:
-        return _KnownRun(source, _NOBODYS, UNSEEN_USER, "")
-    launcher = process.run.launcher if process.run is not None else ""
-    return _KnownRun(source, RunId(process.uid, process.run_key), run_name(process), launcher)
 
 
 def _minutes(end: float, seconds: float) -> Iterator[tuple[int, float]]:
@@ -501,11 +496,8 @@ By: TypeAlias = Literal["user", "gpu", "run"]
 
 _ABOUT: Final = "SELECT event, who FROM event_about WHERE kind = ?"
 _DURING: Final = f"at > :since - {HOUR} AND at + span > :since AND at < :until AND is_new(at, span)"
-_SUM_OF: Final[dict[By, str]] = {
-    "user": f"SELECT uid, gpu, {_TOTALS} FROM use WHERE {_DURING} AND run != 0 GROUP BY uid, gpu",
-    "gpu": f"SELECT gpu, gpu, {_TOTALS} FROM use WHERE {_DURING} AND run != 0 GROUP BY gpu",
-    "run": f"SELECT run, gpu, {_TOTALS} FROM use WHERE {_DURING} AND run != 0 GROUP BY run, gpu",
-}
+_SUMS: Final = f"gpu, {_TOTALS} FROM use WHERE {_DURING} AND run != 0 GROUP BY 1, 2"
+"""SQL that follows the column of the identity: `uid`, `gpu` or `run`."""
 # A minute in which the clock was set back was watched for longer than a minute.
 _WATCHED_ANY: Final = f"""SELECT sum({_PART} * min(most, span)) FROM
     (SELECT at, span, max(held_s + gpu_s) AS most FROM use WHERE {_DURING} AND run = 0 GROUP BY at, span)"""
@@ -672,7 +664,7 @@ def _add_store(connection: Connection, report: UseReport, lines: dict[object, Us
         for gpu, (seconds, free) in watched.items():  # one that nobody held was watched all the same
             if found := find_line(gpu):
                 found.watched, found.free = found.watched + seconds, found.free + free
-    for id, gpu, *sums in rows(_SUM_OF[by]):
+    for id, gpu, *sums in rows(f"SELECT {'uid' if by == 'user' else by}, {_SUMS}"):
         if found := find_line(id):
             found.use = found.use.plus(Use(*map(_amount, sums)))
             found.gpus = _sorted([*found.gpus, numbers.get(gpu, -1)])
