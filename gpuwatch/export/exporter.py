@@ -458,6 +458,8 @@ class Server:
 
 
 _PAGE: Final = b'<html><head><title>gpuwatch</title></head><body><a href="/metrics">Metrics</a></body></html>\n'
+_HOST: Final = re.compile(r"\[([0-9a-fA-F:.]+)\](?::\d*)?|([^:\s]*?)\.?(?::\d*)?")
+"""Host header: an address in brackets or a name, and the port."""
 
 
 class _Application:
@@ -477,7 +479,8 @@ class _Application:
         self._checking = threading.Lock()
 
     def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        host = _host_name(str(environ.get("HTTP_HOST", "localhost")))
+        found = _HOST.fullmatch(str(environ.get("HTTP_HOST", "localhost")))
+        host = ((found[1] or found[2]) if found else "").lower()
         if self.hosts is not None and host not in self.hosts and not is_loopback(host):
             start("403 Forbidden", [("Content-Type", "text/plain")])
             return [b"Forbidden: this Host is not served here; the key hosts of [export] allows more\n"]
@@ -488,8 +491,8 @@ class _Application:
             start("405 Method Not Allowed", [("Content-Type", "text/plain"), ("Allow", "GET, HEAD")])
             return [b"Method not allowed\n"]
         if environ["PATH_INFO"] == "/metrics":
-            found: Iterable[bytes] = self._metrics(environ, start)
-            return found
+            metrics: Iterable[bytes] = self._metrics(environ, start)
+            return metrics
         known = environ["PATH_INFO"] == "/"
         start("200 OK" if known else "404 Not Found", [("Content-Type", "text/html")])
         return [_PAGE if known else b"Not found: /metrics has the metrics\n"]
@@ -521,9 +524,3 @@ class _Application:
         finally:
             self._checking.release()
         return right
-
-
-def _host_name(text: str) -> str:
-    """Return the name or address in a Host header, without its port."""
-    match = re.fullmatch(r"\[([0-9a-fA-F:.]+)\](?::\d*)?|([^:\s]*?)\.?(?::\d*)?", text)
-    return ((match[1] or match[2]) if match else "").lower()

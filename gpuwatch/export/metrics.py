@@ -25,7 +25,6 @@ from gpuwatch.model.shares import DeclaredMemory, declared_by, declared_memory
 from gpuwatch.model.snapshot import (
     Gpu,
     Health,
-    Instance,
     Reading,
     Reason,
     Snapshot,
@@ -153,32 +152,6 @@ def _answering(machine: ScrapedMachine) -> Iterator[tuple[Labels, GpuRow]]:
         yield gpu_labels(gpu), GpuRow(gpu, machine, declared_memory(gpu, processes), full)
 
 
-def _listed(machine: ScrapedMachine) -> Iterator[tuple[Labels, tuple[Gpu, ScrapedMachine]]]:
-    return ((gpu_labels(gpu), (gpu, machine)) for gpu in machine.frame.snapshot.gpus)
-
-
-def _states(machine: ScrapedMachine) -> Iterator[tuple[Labels, Gpu]]:
-    return (((*gpu_labels(gpu), gpu.health.value), gpu) for gpu in machine.frame.snapshot.gpus)
-
-
-def _throttled(machine: ScrapedMachine) -> Iterator[tuple[Labels, Gpu]]:
-    for gpu in machine.fresh():
-        if isinstance(gpu.throttle, tuple):
-            yield from (((*gpu_labels(gpu), words), gpu) for words in throttle_words(gpu.throttle))
-
-
-def _xids(machine: ScrapedMachine) -> Iterator[tuple[Labels, int]]:
-    for gpu in machine.frame.snapshot.gpus:
-        if isinstance(gpu.xids, tuple):
-            yield from (((*gpu_labels(gpu), str(one.code)), one.count) for one in gpu.xids)
-
-
-def _instances(machine: ScrapedMachine) -> Iterator[tuple[Labels, Instance]]:
-    for gpu in machine.fresh():
-        for one in gpu.instances:
-            yield (*gpu_labels(gpu), one.uuid, str(one.gpu_instance), one.profile), one
-
-
 def _users(machine: ScrapedMachine) -> Iterator[tuple[Labels, UserRow]]:
     """Yield each user on each GPU; all who are not visible are one."""
     holdings = machine.frame.holdings
@@ -249,11 +222,6 @@ def _sampled_at(machine: ScrapedMachine) -> Value:
 def _duration(machine: ScrapedMachine) -> Value:
     began = [gpu.sampled for gpu in machine.fresh()]
     return max(0.0, machine.frame.snapshot.monotonic - min(began)) if began else None
-
-
-def _alerts(machine: ScrapedMachine) -> Iterable[tuple[Labels, int]]:
-    alerts = [alert for alert in machine.frame.alerts if alert.severity >= Severity.WARNING]
-    return Counter((alert.rule, alert.severity.name.lower()) for alert in alerts).items()
 
 
 def _gpu_alerts(machine: ScrapedMachine) -> Iterable[tuple[Labels, int]]:
@@ -376,7 +344,7 @@ GROUPS: Final[tuple[Group, ...]] = (
     Group(
         "GPU, whether it answers or not",
         _GPU_LABELS,
-        _listed,
+        lambda machine: ((gpu_labels(gpu), (gpu, machine)) for gpu in machine.frame.snapshot.gpus),
         (
             _own("gpu_up", "Whether the GPU answers", lambda row: float(row[0].health is Health.OK)),
             _own(
@@ -394,25 +362,39 @@ GROUPS: Final[tuple[Group, ...]] = (
     Group(
         "state of health of a GPU",
         (*_GPU_LABELS, "state"),
-        _states,
+        lambda machine: (((*gpu_labels(gpu), gpu.health.value), gpu) for gpu in machine.frame.snapshot.gpus),
         (_own("gpu_health", "1 for the present state: ok, or the fault", lambda gpu: 1.0),),
     ),
     Group(
         "reason that limits the clocks of a GPU",
         (*_GPU_LABELS, "reason"),
-        _throttled,
+        lambda machine: (
+            ((*gpu_labels(gpu), words), gpu)
+            for gpu in machine.fresh()
+            if isinstance(gpu.throttle, tuple)
+            for words in throttle_words(gpu.throttle)
+        ),
         (_own("gpu_throttled", "1 for each reason that limits the clocks now", lambda gpu: 1.0),),
     ),
     Group(
         "XID of a GPU",
         (*_GPU_LABELS, "xid"),
-        _xids,
+        lambda machine: (
+            ((*gpu_labels(gpu), str(one.code)), one.count)
+            for gpu in machine.frame.snapshot.gpus
+            if isinstance(gpu.xids, tuple)
+            for one in gpu.xids
+        ),
         (_own("gpu_xid_errors_total", "XIDs that the driver reported since the sampler was started", float),),
     ),
     Group(
         "MIG instance",
         (*_GPU_LABELS, "mig_uuid", "mig_instance", "mig_profile"),
-        _instances,
+        lambda machine: (
+            ((*gpu_labels(gpu), one.uuid, str(one.gpu_instance), one.profile), one)
+            for gpu in machine.fresh()
+            for one in gpu.instances
+        ),
         (
             _own("mig_memory_used_bytes", "Memory in use", "memory.used"),
             _own("mig_memory_free_bytes", "Memory that is free", "memory.free"),
@@ -450,7 +432,11 @@ GROUPS: Final[tuple[Group, ...]] = (
     Group(
         "rule whose alerts hold",
         ("rule", "severity"),
-        _alerts,
+        lambda machine: Counter(
+            (alert.rule, alert.severity.name.lower())
+            for alert in machine.frame.alerts
+            if alert.severity >= Severity.WARNING
+        ).items(),
         (_own("alerts", "Alerts of gpuwatch's own rules that hold", float),),
     ),
     Group(
