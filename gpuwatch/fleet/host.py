@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -113,8 +113,3 @@ HOST: Final[Mapping[str, Field[Host]]] = table(
     )
 )
 """Columns of a list of hosts, in their usual order."""
-
-
-def worst_first(hosts: Iterable[Host]) -> Sequence[Host]:
-    """Return hosts with the one that needs a hand first."""
-    return sorted(hosts, key=lambda host: host.weight)

@@ -19,7 +19,7 @@ from gpuwatch.alerts.alert import MARKS, Severity
 from gpuwatch.analysis.people import PERSON
 from gpuwatch.base.text import clean
 from gpuwatch.base.units import GIB, Unit, long_duration
-from gpuwatch.fleet.host import HOST, MOST_GPUS, Host, HostGpu, worst_first
+from gpuwatch.fleet.host import HOST, MOST_GPUS, Host, HostGpu
 from gpuwatch.fleet.prometheus import FleetSample, Labels, Range
 from gpuwatch.launch.placement import Request
 from gpuwatch.model.fields import PROCESS, Amount, Field, amount, table
@@ -57,6 +57,8 @@ _HELD: Final = "gpuwatch:user_gpus:count"
 """Rule of those who hold memory; a user without it has a promise alone."""
 _LOST: Final = ("host down", "driver down", "lost")
 """Alerts about what does not answer, in words: they come before others of their severity."""
+_WORD: Final = re.compile("(?<=[a-z0-9])(?=[A-Z])")
+"""Start of a word in the name of an alert: GpuwatchMemoryNearLimit is `memory near limit`."""
 _SEVERITIES: Final = {"warning": Severity.WARNING, "critical": Severity.CRITICAL}
 
 
@@ -205,7 +207,7 @@ def make_fleet(
         taken=taken,
         received=received,
         notes=tuple(clean(note, _LONGEST) for note in (*dict.fromkeys(notes), *(too_many,) * bool(left_out))),
-        hosts=tuple(worst_first(hosts)),
+        hosts=tuple(sorted(hosts, key=lambda host: host.weight)),
         instances={name: instance for instance, name in names.items()},
         people=_people(held, names, total)[:_MOST_ROWS],
         alerts=alerts[:_MOST_ROWS],
@@ -266,18 +268,12 @@ def _alert_key(labels: Labels) -> tuple[str, ...]:
     return (labels.alertname, labels.severity, labels.instance, labels.uuid, labels.gpu, labels.user)
 
 
-def _words(name: str) -> str:
-    """Return the name of an alert in words: `memory near limit` for GpuwatchMemoryNearLimit."""
-    plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name.removeprefix("Gpuwatch").removeprefix("Gpu"))
-    return clean(plain.lower(), _LONGEST)
-
-
 def _alerts(
     firing: Iterable[Labels], ages: Mapping[tuple[str, ...], float], names: Mapping[str, str]
 ) -> tuple[FleetAlert, ...]:
     found = [
         FleetAlert(
-            rule=_words(one.alertname),
+            rule=clean(_WORD.sub(" ", one.alertname.removeprefix("Gpuwatch").removeprefix("Gpu")).lower(), _LONGEST),
             severity=_SEVERITIES.get(one.severity, Severity.NOTE),
             host=names.get(one.instance, ""),
             gpu=clean(one.gpu, _LONGEST),
@@ -528,9 +524,8 @@ class HostPast(msgspec.Struct, frozen=True, kw_only=True):
 def host_queries(instance: str) -> tuple[str, str]:
     """Return the query of the owners on a host, and the query of its past."""
     on = f"instance={json.dumps(instance, ensure_ascii=False)}"
-    return tuple(  # type: ignore[return-value]
-        f'{{__name__=~"{"|".join(rules)}", {on}}}' for rules in (_OWNER_RULES, _PAST_RULES)
-    )
+    owners, past = (f'{{__name__=~"{"|".join(rules)}", {on}}}' for rules in (_OWNER_RULES, _PAST_RULES))
+    return owners, past
 
 
 def make_past(

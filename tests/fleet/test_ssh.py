@@ -22,7 +22,7 @@ from gpuwatch.alerts.alert import Severity
 from gpuwatch.base.errors import UsageError
 from gpuwatch.base.text import clean
 from gpuwatch.config.types import RemoteHost
-from gpuwatch.fleet.host import HOST, Host, HostGpu, worst_first
+from gpuwatch.fleet.host import HOST, Host, HostGpu
 from gpuwatch.fleet.remote import RemoteSource, read_line
 from gpuwatch.fleet.ssh import (
     INSTALL,
@@ -480,7 +480,7 @@ def test_the_worst_host_is_the_first() -> None:
         Host(name="lost", trouble="no route"),
         Host(name="full", severity=Severity.CRITICAL, alerts=2),
     ]
-    assert [one.name for one in worst_first(named)] == ["full", "lost", "warned", "fine"]
+    assert [one.name for one in sorted(named, key=lambda host: host.weight)] == ["full", "lost", "warned", "fine"]
 
 
 def test_sums_over_gpus_say_what_is_not_known() -> None:
