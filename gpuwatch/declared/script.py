@@ -3,7 +3,7 @@
 The script is parsed (`ast`), never imported or run; modules beside it are not parsed. It understands this Python:
 - statements: `if`, `while`, `for`, `with`, `try`, `match`, `return`, `break`, `continue`, `raise`, `sys.exit()`, and
   functions and classes, whose code runs where code that runs calls them by name (this file);
-- names: imports, functions, classes, methods of `self`, and variables with one binding (`script_symbols`);
+- names: imports, functions, classes, methods of `self`, and variables with one binding (`script_values`);
 - values: literals, lists, arithmetic, one comparison, `not`, `and`, `or`, `if … else`, f-strings, indexes, slices,
   `str`, `int`, `float`, `bool`, `len`, `range`, `map(str, …)`, `join`, `lower`, `upper`, `strip`, variables of the
   process's environment, and a framework's lists and numbers of GPUs (`script_values`);
@@ -32,8 +32,7 @@ from gpuwatch.declared import script_patterns as patterns
 from gpuwatch.declared.facts import OBJECTS, Candidate, ScriptContents, Selection, Variables
 from gpuwatch.declared.script_patterns import Item, Items, MadeObject, may_declare
 from gpuwatch.declared.script_sites import ScriptCondition, ScriptSource, Site
-from gpuwatch.declared.script_symbols import SymbolTable, children
-from gpuwatch.declared.script_values import SOME, ScriptDevice, ScriptValues
+from gpuwatch.declared.script_values import SOME, ScriptDevice, ScriptValues, SymbolTable, children
 from gpuwatch.model.snapshot import Confidence, Hint, Kind
 
 MOST = 100

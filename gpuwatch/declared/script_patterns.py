@@ -19,8 +19,17 @@ from gpuwatch.base.units import MIB
 from gpuwatch.declared import sizes
 from gpuwatch.declared.facts import Candidate, Selection, Setting, parse_value
 from gpuwatch.declared.script_sites import CODE_RANK, Site
-from gpuwatch.declared.script_symbols import LOCAL
-from gpuwatch.declared.script_values import EACH, GETS, SOME, UNKNOWN, ScriptDevice, Value, is_number, read_ordinals
+from gpuwatch.declared.script_values import (
+    EACH,
+    GETS,
+    LOCAL,
+    SOME,
+    UNKNOWN,
+    ScriptDevice,
+    Value,
+    is_number,
+    read_ordinals,
+)
 from gpuwatch.model.snapshot import Basis, Confidence, Hint, Kind, Margin
 
 

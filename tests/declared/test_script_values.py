@@ -8,8 +8,7 @@ import warnings
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.declared.script_symbols import SymbolTable
-from gpuwatch.declared.script_values import UNKNOWN, ScriptValues
+from gpuwatch.declared.script_values import UNKNOWN, ScriptValues, SymbolTable
 from tests.declared.scanning import LIKELY, only, read, setting, values
 from tests.declared.tables import Case, cases
 
