@@ -30,8 +30,7 @@ from gpuwatch.base.text import clean
 from gpuwatch.declared import frameworks, script_lines
 from gpuwatch.declared import script_patterns as patterns
 from gpuwatch.declared.facts import OBJECTS, Candidate, ScriptContents, Selection, Variables
-from gpuwatch.declared.script_patterns import Item, Items, MadeObject, may_declare
-from gpuwatch.declared.script_sites import ScriptCondition, ScriptSource, Site
+from gpuwatch.declared.script_patterns import Item, Items, MadeObject, ScriptCondition, ScriptSource, Site
 from gpuwatch.declared.script_values import SOME, ScriptDevice, ScriptValues, SymbolTable, children
 from gpuwatch.model.snapshot import Confidence, Hint, Kind
 
@@ -57,7 +56,7 @@ def read_script(source: str | bytes, name: str = "script", variables: Variables 
         "unread": runs and f"it runs other code: {runs}",
         "changes": script_lines.find_changing_code(raw),
     }
-    if not may_declare(raw) and b"\0" not in raw:  # compiled code cannot be parsed
+    if not patterns.may_declare(raw) and b"\0" not in raw:  # compiled code cannot be parsed
         return ScriptContents(imports=packages, **more)
     try:
         encoding = tokenize.detect_encoding(io.BytesIO(raw).readline)[0] if isinstance(source, bytes) else ""
@@ -78,11 +77,11 @@ def read_script(source: str | bytes, name: str = "script", variables: Variables 
     return ScriptContents(imports=packages, error=clean(words, 120), **more)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What runs
+# -- what runs --------------------------------------------------------------------------------------------------------
 
 _SETS_DEVICE = frozenset({"set_device", "setDevice", "select_device"})
 _WITH_DEVICE = ("torch.cuda.device", "cuda.Device")
+"""Objects whose `with` statement selects another GPU."""
 _READ_ONCE = {"XLA": "jax", "PYTORCH": "torch", "TF": "tensorflow", "CUPY": "cupy"}
 """Beginnings of variables that a framework reads when it starts, or allocates first."""
 _EXITS = frozenset({"exit", "quit", "sys.exit", "os._exit", "os.abort"})
@@ -220,8 +219,7 @@ class _Walk:
         certain = len(several) == 1 and all(when is None for _, when in chosen)
         return several.pop() if certain else (SOME,)
 
-    # -----------------------------------------------------------------------------------------------------------------
-    # Statements
+    # -- statements ---------------------------------------------------------------------------------------------------
 
     def _block(self, statements: Iterable[ast.stmt], when: _When) -> bool:
         """Follow statements up to the first that always leaves the block; return whether one does."""
@@ -243,7 +241,10 @@ class _Walk:
             case ast.With() | ast.AsyncWith():
                 before = self._within
                 for item in node.items:
-                    self._enter(item.context_expr, when)
+                    entered = item.context_expr
+                    self._expression(entered, when)
+                    if isinstance(entered, ast.Call) and self._symbols.path(entered.func).endswith(_WITH_DEVICE):
+                        self._within = self._values.devices(entered.args[0]) if entered.args else (SOME,)
                 left = self._block(node.body, when)
                 self._within = before
                 return left
@@ -309,12 +310,6 @@ class _Walk:
         several = [self._block(one.body, ScriptCondition("in except", one.type, when)) for one in node.handlers]
         return self._block(node.finalbody, when) or (left and all(several))
 
-    def _enter(self, node: ast.expr, when: _When) -> None:
-        """Follow a `with` statement, which may select another GPU: `with torch.cuda.device(1):`."""
-        self._expression(node, when)
-        if isinstance(node, ast.Call) and self._symbols.path(node.func).endswith(_WITH_DEVICE):
-            self._within = self._values.devices(node.args[0]) if node.args else (SOME,)
-
     def _define(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, when: _When) -> None:
         """Follow the body of a function or class; a function runs under the condition of its definition."""
         for child in ast.iter_child_nodes(node):
@@ -352,8 +347,7 @@ class _Walk:
         if not all(isinstance(target, ast.Name | ast.Attribute) for target in targets):
             self._add(node, when, patterns.assigned_settings, targets, value)
 
-    # -----------------------------------------------------------------------------------------------------------------
-    # Expressions
+    # -- expressions --------------------------------------------------------------------------------------------------
 
     def _expression(self, node: ast.AST, when: _When) -> None:
         """Examine every call, dict and name in an expression, from left to right."""

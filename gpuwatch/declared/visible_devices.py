@@ -119,8 +119,7 @@ def order_certainty(gpus: Sequence[GpuFacts], order: str | None) -> Order:
     return Order.IDENTICAL if len(names) == 1 and "" not in names else Order.HEURISTIC
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# What there is to choose from
+# -- what there is to choose from -------------------------------------------------------------------------------------
 
 
 def _one_per_gpu_instance(devices: Sequence[_Device], notes: list[str]) -> list[_Device]:
@@ -141,8 +140,7 @@ def _first(gpu: GpuFacts) -> _Device:
     return _Device(gpu.slices[0].uuid, gpu, gpu.slices[0], note)
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# The list
+# -- the list ---------------------------------------------------------------------------------------------------------
 
 
 def _read_list(entries: Sequence[str], gpus: Sequence[GpuFacts], notes: list[str]) -> list[_Device]:
@@ -282,8 +280,7 @@ class _Assigned(NamedTuple):
 _FROM_SURE = (Order.EXACT, Order.IDENTICAL, Order.HEURISTIC)
 _INHERITED = "its own environment may say otherwise"
 
-# ---------------------------------------------------------------------------------------------------------------
-# The set
+# -- the set ----------------------------------------------------------------------------------------------------------
 
 
 def device_set(
@@ -386,8 +383,7 @@ def _where(said: Setting | Selection) -> str:
     return clean(f"{said.where}:{said.line}" if said.line else said.where)
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# What the container or the job was given
+# -- what the container or the job was given --------------------------------------------------------------------------
 
 
 def container(cgroup: str) -> str:
@@ -494,8 +490,7 @@ def _slurm(
     return _Assigned(assigned, _text(name, settings[name]), _where(settings[name]), certainty)
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# What the script chooses
+# -- what the script chooses ------------------------------------------------------------------------------------------
 
 
 def _narrow(seen: Visible, selections: Sequence[Selection], frameworks: Collection[str] | None) -> Visible:
@@ -519,8 +514,7 @@ def _narrow(seen: Visible, selections: Sequence[Selection], frameworks: Collecti
     return msgspec.structs.replace(seen, gpus=gpus, **said)
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# What a candidate is about
+# -- what a candidate is about ----------------------------------------------------------------------------------------
 
 
 def targets(device: int | str | None, visible: Visible | None, gpus: Sequence[GpuFacts]) -> tuple[TargetGpu, ...]:
