@@ -14,7 +14,7 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -63,24 +63,18 @@ def merge_environment(facts: Facts) -> Environment:
         settings = {name: Setting(value=value) for name, value in own.items()}
     for name, setting in _child_settings(facts):
         settings.setdefault(name, setting)
-    for name, setting in script_settings(facts.script):
+    for name, setting in facts.contents.settings:
         before = settings.get(name)
-        if before is None and setting.removes and not isinstance(own, Unread):
-            continue  # there is nothing to remove
-        if before is None or not (setting.default or setting.confidence in UNSURE):
-            settings[name] = _merge_setting(before, setting)
+        confidence = file_confidence(setting.confidence, facts.script) if facts.script else setting.confidence
+        setting = replace(setting, confidence=confidence)
+        if before is None:
+            if not setting.removes or isinstance(own, Unread):  # else there is nothing to remove
+                settings[name] = setting
+        elif before.value != setting.value and not setting.default and confidence not in UNSURE:
+            # The order of the lines is not followed: of two that set different values either may be the last.
+            doubted = before.line or confidence is Confidence.POSSIBLE
+            settings[name] = replace(setting, value=None) if doubted else setting
     return Environment(settings, not isinstance(own, Unread), words)
-
-
-def _merge_setting(before: Setting | None, setting: Setting) -> Setting:
-    """Return a script's setting; where its line may not have run, or not last, without a value that differs.
-
-    The order of the lines is not followed: of two that set different values either may be the last.
-    """
-    if before is not None and before.value == setting.value:
-        return before
-    doubted = before is not None and (before.line or setting.confidence is Confidence.POSSIBLE)
-    return replace(setting, value=None) if doubted else setting
 
 
 WORKER = "from multiprocessing."
@@ -101,14 +95,6 @@ def _child_settings(facts: Facts) -> Iterable[tuple[str, Setting]]:
     for name, value in values.items():
         if all(environ.get(name) == value for _, environ in environs):
             yield name, Setting(value=value, where=f"environment of child {first.pid}", confidence=sure)
-
-
-def script_settings(script: Script | None) -> Iterable[tuple[str, Setting]]:
-    """Return the variables that a script sets, each with the confidence of the script or less."""
-    if script is None or isinstance(script.contents, Unread):
-        return
-    for name, setting in script.contents.settings:
-        yield name, replace(setting, where=script.path, confidence=file_confidence(setting.confidence, script))
 
 
 _WEAKEST = (Confidence.CERTAIN, Confidence.LIKELY, Confidence.STALE, Confidence.GUESS, Confidence.POSSIBLE)
@@ -229,7 +215,7 @@ def _read_variable(settings: Mapping[str, Setting], row: Variable) -> list[Candi
     if row.scope != CONTAINER:
         name = _value(settings, row.scope_id)
         scope = f"{row.scope} {format_excerpt(name)}" if name else ""
-    candidate = _candidate(settings, row.name, row.framework, row.kind, scope=scope, margin=row.margin)
+    candidate = replace(_candidate(settings, row.name, row.framework, row.kind), scope=scope, margin=row.margin)
     if row.parse is None:
         return [replace(candidate, dynamic=candidate.dynamic or row.kind is Kind.GRANT)]
     entries: list[str | None] = [value]
@@ -238,22 +224,19 @@ def _read_variable(settings: Mapping[str, Setting], row: Variable) -> list[Candi
     return [found for one in entries for found in parse_value(candidate, one, row.parse)]
 
 
-def _candidate(settings: Mapping[str, Setting], name: str, framework: str, kind: Kind, **fields: Any) -> Candidate:
+def _candidate(settings: Mapping[str, Setting], name: str, framework: str, kind: Kind) -> Candidate:
     """Return the candidate of a variable that is set, without its value."""
     setting = settings[name]
     return Candidate(
-        **{
-            "channel": name,
-            "where": setting.where,
-            "line": setting.line,
-            "text": format_excerpt(setting.text or f"{name}={'' if setting.value is None else setting.value}"),
-            "framework": framework,
-            "kind": kind,
-            "confidence": setting.confidence,
-            "condition": setting.condition,
-            "dynamic": setting.value is None,
-            **fields,
-        }
+        channel=name,
+        where=setting.where,
+        line=setting.line,
+        text=format_excerpt(setting.text or f"{name}={'' if setting.value is None else setting.value}"),
+        framework=framework,
+        kind=kind,
+        confidence=setting.confidence,
+        condition=setting.condition,
+        dynamic=setting.value is None,
     )
 
 
@@ -447,10 +430,14 @@ def _hami(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
         if not _is_set(settings, name):
             continue
         of_memory = "MEMORY" in channel
-        kind, margin = (Kind.HARD, _EXACT) if of_memory else (Kind.COMPUTE, Margin.FRAMEWORK)
-        candidate = _candidate(settings, name, "", kind, channel=channel, scope=CONTAINER, margin=margin)
-        # The one of the device comes before the one of all.
-        candidate = replace(candidate, device=int(device) if device else None, rank=0 if device else -1)
+        candidate = replace(
+            _candidate(settings, name, "", Kind.HARD if of_memory else Kind.COMPUTE),
+            channel=channel,
+            scope=CONTAINER,
+            margin=_EXACT if of_memory else Margin.FRAMEWORK,
+            device=int(device) if device else None,
+            rank=0 if device else -1,  # the one of the device comes before the one of all
+        )
         if of_memory and virtual:
             text = f"{candidate.text}, of virtual memory (CUDA_OVERSUBSCRIBE=true)"
             candidate = replace(candidate, text=format_excerpt(text))

@@ -127,6 +127,11 @@ class Evaluation(msgspec.Struct):
         """Whether it depends on a condition that is not known to hold."""
         return self.candidate.confidence is Confidence.POSSIBLE
 
+    @property
+    def rival(self) -> str:
+        """Framework, or else channel: of the candidates with the same one only one can be in effect."""
+        return self.candidate.framework or self.candidate.channel
+
     def exclude(self, why: str) -> None:
         """Say that it is not in effect, and why."""
         self.applies, self.why = False, why
@@ -149,7 +154,7 @@ _Scope: TypeAlias = tuple[str, str]
 """Scope and GPU of a limit."""
 
 _Rivals: TypeAlias = tuple[str, str, str]
-"""Scope, GPU, and the framework or channel: of the candidates with the same three only one can be in effect."""
+"""Scope, GPU and `rival` of an evaluation."""
 
 
 def find_limits(evaluations: Sequence[Evaluation], using: Collection[str]) -> dict[_Scope, _Parts]:
@@ -161,7 +166,7 @@ def find_limits(evaluations: Sequence[Evaluation], using: Collection[str]) -> di
     rivals: defaultdict[_Rivals, list[Evaluation]] = defaultdict(list)
     for one in evaluations:
         for gpu in (*one.limits, *one.lifted):
-            rivals[one.candidate.scope, gpu, _rival(one.candidate)].append(one)
+            rivals[one.candidate.scope, gpu, one.rival].append(one)
     best = {key: winner for key, several in rivals.items() if (winner := _winner(several, key[1])) is not None}
     least, unlimited = _least(best, using)
     for (_, gpu), parts in least.items():
@@ -198,19 +203,16 @@ def _least(
     unlimited: dict[_Scope, str] = {}
     alone = [name for name in using if name != "vllm"]  # without a limit it is PyTorch's that counts
     for (scope, gpu), families in allocators.items():
-        found = {name: _least_of_family(families.get(name, ()), gpu) for name in (*families, *alone)}
+        found: dict[str, Evaluation | None] = {}  # the lowest that share an allocator; None where none has a number
+        for name in (*families, *alone):
+            limited = (one for one in families.get(name, ()) if gpu not in one.lifted)
+            found[name] = min(limited, key=lambda one: _order((one,), gpu), default=None)
         largest = sorted((one for one in found.values() if one is not None), key=lambda one: -one.limits[gpu])
         if len(largest) == len(found):
             layers[scope, gpu].append(tuple(largest))
         else:
             unlimited[scope, gpu] = next(frameworks.NAMES.get(name, name) for name, one in found.items() if one is None)
     return {key: min(several, key=lambda parts: _order(parts, key[1])) for key, several in layers.items()}, unlimited
-
-
-def _least_of_family(family: Iterable[Evaluation], gpu: str) -> Evaluation | None:
-    """Return the lowest candidate of frameworks that share an allocator; None where none has a number."""
-    limited = (one for one in family if gpu not in one.lifted)
-    return min(limited, key=lambda one: _order((one,), gpu), default=None)
 
 
 def _sum_bytes(parts: _Parts, gpu: str) -> int:
@@ -251,11 +253,6 @@ def _winner(evaluations: Sequence[Evaluation], gpu: str) -> Evaluation | None:
     return next((one for one in may_hold if not one.possible), None)
 
 
-def _rival(candidate: Candidate) -> str:
-    """Return the group in which only one candidate can be in effect: the framework, or else the channel."""
-    return candidate.framework or candidate.channel
-
-
 def _explain_loss(
     evaluation: Evaluation,
     gpus: Sequence[str],
@@ -266,7 +263,7 @@ def _explain_loss(
     """Return why a candidate is not the limit on these GPUs; empty where it is that of its framework alone."""
     candidate = evaluation.candidate
     for gpu in gpus:
-        winner = best[candidate.scope, gpu, _rival(candidate)]
+        winner = best[candidate.scope, gpu, evaluation.rival]
         if winner is not evaluation:
             name = short_name(winner, evaluation)
             if winner.possible or (winner.candidate.lifts and winner.candidate.rank == candidate.rank):
@@ -349,7 +346,7 @@ def resolve(facts: Facts, gpus: Sequence[GpuFacts], driver: str = "") -> Declare
             for (scope, gpu), parts in sorted(limits.items(), key=lambda item: item[0][0])
         ),
         collective=frameworks.collective(facts),
-        hints=(*selected.hints, *_hints(facts, environment, evaluations)),
+        hints=tuple(_hints(facts, environment, evaluations)),
     )
 
 
@@ -366,7 +363,7 @@ def _candidates(facts: Facts, gpus: Sequence[GpuFacts], environment: Environment
     if facts.script is not None:
         for candidate in facts.contents.candidates:
             sure = env.file_confidence(candidate.confidence, facts.script)
-            yield msgspec.structs.replace(candidate, where=facts.script.path, confidence=sure)
+            yield msgspec.structs.replace(candidate, confidence=sure)
     yield from agreed_candidates(facts, gpus)
 
 
@@ -384,15 +381,20 @@ def _telling_ancestors(facts: Facts) -> list[RelatedProcess]:
 
 def _selections(facts: Facts, environment: Environment, used: Mapping[str, Confidence] | None) -> Sequence[Selection]:
     """Return the selections among the visible GPUs: JAX's variable, which JAX alone reads, then those of the script."""
-    path = facts.script.path if facts.script is not None else ""
-    selections = [msgspec.structs.replace(one, where=path) for one in facts.contents.selections]
+    selections = facts.contents.selections
     setting = environment.settings.get(_JAX_VISIBLE)
     if setting is None or setting.value == "all" or not used or "jax" not in used:
         return selections
     ordinals = read_ordinals(setting.value) if setting.confidence in (Confidence.CERTAIN, Confidence.LIKELY) else None
-    text = setting.text or format_excerpt(f"{_JAX_VISIBLE}={setting.value}")
-    own = Selection(channel=_JAX_VISIBLE, framework="jax", ordinals=ordinals, where=setting.where, line=setting.line)
-    return [msgspec.structs.replace(own, text=text), *selections]
+    own = Selection(
+        channel=_JAX_VISIBLE,
+        framework="jax",
+        ordinals=ordinals,
+        where=setting.where,
+        line=setting.line,
+        text=setting.text or format_excerpt(f"{_JAX_VISIBLE}={setting.value}"),
+    )
+    return [own, *selections]
 
 
 def _sum(candidates: Iterable[Candidate], facts: Facts) -> Iterable[Candidate]:
@@ -598,6 +600,7 @@ def _unread_words(facts: Facts) -> str:
 
 def _hints(facts: Facts, environment: Environment, evaluations: Sequence[Evaluation]) -> Iterable[Hint]:
     """Return hints about misspelt names, and about values without effect."""
+    yield from visible_devices.find_hints(environment.settings)
     yield from env.find_misspelt(environment.settings)
     yield from facts.contents.hints
     for one in evaluations:

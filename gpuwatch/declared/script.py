@@ -47,14 +47,14 @@ def read_script(source: str | bytes, name: str = "script", variables: Variables 
     without any word of a declaration is not parsed.
     """
     raw = source.encode("utf-8", "surrogatepass") if isinstance(source, str) else source
-    if script_lines.is_notebook(raw) or name.endswith(".ipynb"):
+    if script_lines.NOTEBOOK.match(raw) or name.endswith(".ipynb"):
         return ScriptContents(error="a notebook is no Python source")
-    packages, runs = script_lines.imported_packages(raw), script_lines.find_foreign_code(raw)
+    packages, runs = script_lines.imported_packages(raw), script_lines.find_call(script_lines.RUNS_CODE, raw)
     more: dict[str, Any] = {
         "others": frameworks.others(packages, raw),
-        "dotenv": script_lines.loads_dotenv(raw),
+        "dotenv": script_lines.DOTENV.search(raw) is not None,
         "unread": runs and f"it runs other code: {runs}",
-        "changes": script_lines.find_changing_code(raw),
+        "changes": script_lines.find_call(script_lines.CHANGES, raw),
     }
     if not patterns.may_declare(raw) and b"\0" not in raw:  # compiled code cannot be parsed
         return ScriptContents(imports=packages, **more)

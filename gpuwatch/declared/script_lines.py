@@ -15,12 +15,14 @@ MOST_PACKAGES = 100
 _IMPORT = re.compile(
     rb"^[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*|[^\n#;]*)|import[ \t]+([^\n#;]*))", re.MULTILINE
 )
-_DOTENV = re.compile(rb"^[^#\n]*\bload_dotenv\(", re.MULTILINE)
-_NOTEBOOK = re.compile(rb'\s*\{\s*"(?:cells|metadata|nbformat)"')
+DOTENV = re.compile(rb"^[^#\n]*\bload_dotenv\(", re.MULTILINE)
+"""Call that sets variables from a file."""
+NOTEBOOK = re.compile(rb'\s*\{\s*"(?:cells|metadata|nbformat)"')
+"""Beginning of a Jupyter notebook, which is JSON."""
 _CALLED_IMPORT = re.compile(rb"(?:import_module|__import__)[ \t]*\([ \t]*['\"]([.\w]+)['\"]")
 _CODE_WORDS = re.compile(rb"exec|import_|run_|spec_from|load_entry|instantiate|LightningCLI|uvicorn|override")
 """Words: a source without any of them calls nothing of the next, which takes longer to search."""
-_RUNS_CODE = re.compile(
+RUNS_CODE = re.compile(
     rb"""^[^#\n]*?(?<![\w.])(?<!def[ ])
     ((?:builtins\.)?exec|execfile|(?:[\w.]+\.)?(?:exec_module|spec_from_file_location)|(?:runpy\.)?run_(?:path|module)
     |(?:(?:importlib\.)?import_module|__import__)(?=[ \t]*\((?![ \t]*['"][.\w]+['"]))
@@ -30,7 +32,7 @@ _RUNS_CODE = re.compile(
 )
 """Calls that run code which is found at run time: of a file, a text, a configuration (Hydra, Lightning), or a module
 whose name is computed."""
-_CHANGES = re.compile(
+CHANGES = re.compile(
     rb"""^[^#\n]*?(?<![\w.])(?<!def[ ])
     ((?:builtins\.)?exec|execfile|(?:runpy\.)?run_(?:path|module)|(?:\w+\.)?load_dotenv(?=\((?s:.{,200}?)override\s*=\s*[^F\s]))
     [ \t]*\(""",
@@ -39,17 +41,8 @@ _CHANGES = re.compile(
 """Calls that run any code in the script's place, or replace variables of the environment."""
 
 
-def find_foreign_code(source: bytes) -> str:
-    """Return the first call that runs code which is not read: "exec(…) at line 3"; empty for none."""
-    return _first_call(_RUNS_CODE, source)
-
-
-def find_changing_code(source: bytes) -> str:
-    """Return the first call that may change what the source declares, as `find_foreign_code`."""
-    return _first_call(_CHANGES, source)
-
-
-def _first_call(pattern: re.Pattern[bytes], source: bytes) -> str:
+def find_call(pattern: re.Pattern[bytes], source: bytes) -> str:
+    """Return the first call that matches RUNS_CODE or CHANGES: "exec(…) at line 3"; empty for none."""
     found = pattern.search(source) if _CODE_WORDS.search(source) else None
     return f"{found[1].decode()}(…) at line {source[: found.start(1)].count(10) + 1}" if found else ""
 
@@ -129,13 +122,3 @@ def imported_packages(source: bytes) -> tuple[str, ...]:
     """Return the packages on lines that look like imports; some of them may be in a docstring."""
     found = dict.fromkeys(name.partition(".")[0] for name in imported_names(source))
     return tuple(one for one in found if one.isidentifier())[:MOST_PACKAGES]
-
-
-def is_notebook(source: bytes) -> bool:
-    """Return whether a file is a Jupyter notebook, which is JSON."""
-    return _NOTEBOOK.match(source) is not None
-
-
-def loads_dotenv(source: bytes) -> bool:
-    """Return whether a source calls `load_dotenv()`, which sets variables from a file."""
-    return _DOTENV.search(source) is not None

@@ -26,6 +26,7 @@ from gpuwatch.declared.script_values import (
     EACH,
     GETS,
     LOCAL,
+    MOST_DEVICES,
     SOME,
     UNKNOWN,
     ScriptDevice,
@@ -242,8 +243,6 @@ Items: TypeAlias = Iterator[Item]
 
 _BELOW_LIMITS = CODE_RANK - 10
 """Rank of TensorFlow's fraction, which TensorFlow refuses besides memory limits of logical devices."""
-_MOST_DEVICES = 64
-"""GPUs and memory limits in one call, at most."""
 _UNUSED = "if it is used, of each object that uses it"
 """Condition of options that no known call uses."""
 
@@ -321,15 +320,17 @@ def _setting(site: Site, name: Value, node: ast.expr | None, *, default: bool = 
 # -- TensorFlow -------------------------------------------------------------------------------------------------------
 
 _TENSORFLOW = "tensorflow"
-FRACTION = "per_process_gpu_memory_fraction"
+_FRACTION = "per_process_gpu_memory_fraction"
 SESSIONS = ("Session", "InteractiveSession", "MonitoredTrainingSession")
 
 
 def _gpu_options(site: Site, call: ast.Call) -> Items:
     """Read `GPUOptions(per_process_gpu_memory_fraction=0.4, allow_growth=True)`."""
-    name, given = "per_process_gpu_memory_fraction", site.keywords(call)
-    if site.is_open(call) and name not in given:
-        yield site.candidate(EACH, name, _TENSORFLOW, Kind.CAP, basis=Basis.TOTAL, rank=_BELOW_LIMITS, dynamic=True)
+    given = site.keywords(call)
+    if site.is_open(call) and _FRACTION not in given:
+        yield site.candidate(
+            EACH, _FRACTION, _TENSORFLOW, Kind.CAP, basis=Basis.TOTAL, rank=_BELOW_LIMITS, dynamic=True
+        )
     for name, value in given.items():
         yield from _gpu_option(site, name, value)
 
@@ -342,14 +343,14 @@ def _gpu_options_assigned(site: Site, target: ast.Attribute, value: ast.expr) ->
 
 def _gpu_option(site: Site, name: str, value: ast.expr) -> Items:
     text = site.text(name, value)
-    if name == "per_process_gpu_memory_fraction":
+    if name == _FRACTION:
         measured = site.measure(value)  # above 1 it means unified memory: more than the GPU has
         if measured.get("value") == 0:
             measured["void"] = "0 leaves it to TensorFlow"
         fields = {"text": text, "basis": Basis.TOTAL, "rank": _BELOW_LIMITS, **measured}
         yield site.candidate(EACH, name, _TENSORFLOW, Kind.CAP, **fields)
     elif name == "per_process_memory_fraction":
-        words = f"GPUOptions has no {name}; per_process_gpu_memory_fraction is meant"
+        words = f"GPUOptions has no {name}; {_FRACTION} is meant"
         yield Hint(rule="no effect", words=f"{site.source.name}:{site.node.lineno}: {words}")
     elif name == "allow_growth":
         yield from _growth(site, EACH, value, name, text)
@@ -368,12 +369,12 @@ def tensorflow_session(site: Site, call: ast.Call) -> Items:
         options = site.keywords(found).get("gpu_options")
         found = site.follow(options) if options is not None else None
     if isinstance(found, ast.Call) and site.path(found.func).endswith("GPUOptions") and not site.is_open(found):
-        found = site.keywords(found).get(FRACTION)
+        found = site.keywords(found).get(_FRACTION)
     pairs = ((given, "gpu_options."), (options, ""))
-    own = [f"{one.id}.{path}{FRACTION}" for one, path in pairs if isinstance(one, ast.Name)]
-    if found is None and site.source.mentions(FRACTION) and not any(map(site.source.mentions, own)):
+    own = [f"{one.id}.{path}{_FRACTION}" for one, path in pairs if isinstance(one, ast.Name)]
+    if found is None and site.source.mentions(_FRACTION) and not any(map(site.source.mentions, own)):
         fields = {"basis": Basis.TOTAL, "rank": _BELOW_LIMITS, "dynamic": True}
-        yield site.under("if it is the first session").candidate(EACH, FRACTION, _TENSORFLOW, Kind.CAP, **fields)
+        yield site.under("if it is the first session").candidate(EACH, _FRACTION, _TENSORFLOW, Kind.CAP, **fields)
 
 
 def _growth(site: Site, device: ScriptDevice, value: ast.expr, channel: str, text: str) -> Items:
@@ -413,7 +414,7 @@ def _logical_devices(site: Site, call: ast.Call) -> Items:
 def _memory_limits(site: Site, node: ast.expr) -> list[tuple[ast.expr, ast.expr]] | None:
     """Return each configuration in a list with its memory limit; None where the list is only known at run time."""
     parts = site.follow(node)
-    if not isinstance(parts, ast.List | ast.Tuple) or len(parts.elts) > _MOST_DEVICES:
+    if not isinstance(parts, ast.List | ast.Tuple) or len(parts.elts) > MOST_DEVICES:
         return None
     found: list[tuple[ast.expr, ast.expr]] = []
     for part in map(site.follow, parts.elts):

@@ -303,8 +303,8 @@ _LARGEST = 1e18
 _LONGEST = 4096
 _MOST = 1000
 _POWER = 64
-_MOST_DEVICES = 64
-"""Highest ordinal of a GPU: no machine has more."""
+MOST_DEVICES = 64
+"""GPUs that are counted, at most: no machine has more."""
 
 GETS = ("os.environ.get", "os.getenv")
 _OPERATORS: dict[type[ast.operator | ast.cmpop], Callable[[Any, Any], Any]] = {
@@ -422,7 +422,7 @@ class ScriptValues:
         value = self.value(node)
         if value is not UNKNOWN:
             several = value if isinstance(value, tuple) else (value,)
-            return tuple(map(_device, several[:_MOST_DEVICES]))
+            return tuple(map(_device, several[:MOST_DEVICES]))
         match node:
             case ast.Name(id=name) if depth:
                 bound = self.symbols.binding(name)
@@ -483,7 +483,7 @@ class ScriptValues:
                 return _cut(evaluate(base), *(None if bound is None else evaluate(bound) for bound in (lower, upper)))
             case ast.Subscript(value=base, slice=index):
                 whole, place = evaluate(base), evaluate(index)
-                if isinstance(place, int) and whole == EACH and 0 <= place < _MOST_DEVICES:
+                if isinstance(place, int) and whole == EACH and 0 <= place < MOST_DEVICES:
                     return ScriptDevice(place)  # `gpus[-1]` is not known: the last of how many?
                 if isinstance(place, int) and isinstance(whole, tuple):
                     return whole[place]
@@ -567,7 +567,7 @@ def _device(value: Known) -> ScriptDevice:
         return value if isinstance(value, ScriptDevice) else CURRENT
     match = re.fullmatch(r"cuda:([0-9]{1,4})", value) if isinstance(value, str) else None
     ordinal = int(match[1]) if match else value
-    return ScriptDevice(int(ordinal)) if isinstance(ordinal, int) and 0 <= ordinal < _MOST_DEVICES else SOME
+    return ScriptDevice(int(ordinal)) if isinstance(ordinal, int) and 0 <= ordinal < MOST_DEVICES else SOME
 
 
 def _bounded(value: object) -> Scalar:
@@ -603,7 +603,7 @@ def _compare(left: Known, kind: ast.cmpop, right: Known) -> bool:
         return bool(_OPERATORS[type(kind)](left, right))
     if left != EACH or not isinstance(right, int) or (isinstance(kind, ast.Eq | ast.NotEq) and right > 0):
         raise _UnknownError
-    found = {bool(_OPERATORS[type(kind)](number, right)) for number in (1, _MOST_DEVICES)}
+    found = {bool(_OPERATORS[type(kind)](number, right)) for number in (1, MOST_DEVICES)}
     return found.pop() if len(found) == 1 else _unknown()
 
 
@@ -615,7 +615,7 @@ def _cut(whole: Known, first: Known = None, last: Known = None) -> Known:
         return whole[first:last]
     if whole != EACH or (last is None and first) or (last or 0) < 0 or (first or 0) < 0:
         raise _UnknownError
-    return EACH if last is None else tuple(map(ScriptDevice, range(min(last, _MOST_DEVICES))))[first:]
+    return EACH if last is None else tuple(map(ScriptDevice, range(min(last, MOST_DEVICES))))[first:]
 
 
 def _text(value: Known) -> str:

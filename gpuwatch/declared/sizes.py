@@ -123,16 +123,14 @@ genv = Bytes(
 )
 """Parser of genv's, lower case only. Source: run-ai/genv, genv/utils/utils.py, memory_to_bytes."""
 
-_unified = Fraction(positive=True, most=100)
-"""Parser with a limit of 100, so that the bytes fit 64 bits; no host has 100 times the memory of a GPU."""
-
 
 def unified_fraction(text: str) -> Sizes:
     """Parse XLA's fraction with unified memory: above 1 the rest is in host memory, below 1 counts as 1.
 
     Source: xla/pjrt/gpu/gpu_helpers.cc, CreateBFCAllocator: total_memory × max(1, fraction).
     """
-    return tuple(size._replace(value=max(1.0, size.value)) for size in _unified(text))
+    any_host = Fraction(positive=True, most=100)  # the bytes fit 64 bits; no host has 100 times the memory of a GPU
+    return tuple(size._replace(value=max(1.0, size.value)) for size in any_host(text))
 
 
 def fraction_or_blocks(text: str) -> Sizes:

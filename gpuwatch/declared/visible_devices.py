@@ -13,7 +13,7 @@ select some of those. HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES do not apply 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -251,7 +251,6 @@ class DeviceSet(NamedTuple):
 
     visible: Visible | None
     """The visible devices; None where they are not known."""
-    hints: tuple[Hint, ...]
     unselected: Visible | None = None
     """Visible devices before the script selects: TensorFlow's list_physical_devices counts these."""
     why: str = ""
@@ -296,18 +295,17 @@ def device_set(
     `settings` are the variables of its environment and its script; `selections` are its script's selections among the
     visible GPUs, of which those of the frameworks in use count (`frameworks` None: these are not known).
     """
-    hints = _hints(settings)
     setting = settings.get(CVD)
     value = setting.value if setting else None
     if (setting is None or setting.where.startswith(_STARTED)) and (launcher := _find_launcher(settings, facts)):
-        return DeviceSet(None, hints, why=f"{launcher} sets {CVD} in its workers after they have started")
+        return DeviceSet(None, why=f"{launcher} sets {CVD} in its workers after they have started")
     if value is None and setting:
-        return DeviceSet(None, hints, why=_explain_missing(CVD, setting))
+        return DeviceSet(None, why=_explain_missing(CVD, setting))
     if value is None and all(isinstance(one.environ, Unread) for one in (facts, *facts.ancestors)):
-        return DeviceSet(None, hints, why="its environment was not read")
+        return DeviceSet(None, why="its environment was not read")
     base = _assigned(settings, value, facts, gpus)
     if base is None:
-        return DeviceSet(None, hints, why="the GPUs of its container are not known")
+        return DeviceSet(None, why="the GPUs of its container are not known")
     order = settings.get(ORDER)
     seen = parse(value, base.gpus, order.value if order else None, driver=driver)
     certainty = max(seen.order, base.order, key=_FROM_SURE.index) if seen.gpus else seen.order
@@ -320,7 +318,7 @@ def device_set(
     seen = msgspec.structs.replace(
         seen, order=certainty, text=text, where=where, note="; ".join(filter(None, notes)), doubtful=bool(doubt)
     )
-    return DeviceSet(_narrow(seen, selections, frameworks), hints, seen)
+    return DeviceSet(_narrow(seen, selections, frameworks), seen)
 
 
 _STARTED = "environment"
@@ -365,14 +363,13 @@ def _explain_doubt(setting: Setting) -> str:
     }.get(setting.confidence, "it may not be in effect")
 
 
-def _hints(settings: Mapping[str, Setting]) -> tuple[Hint, ...]:
-    hints: list[Hint] = []
+def find_hints(settings: Mapping[str, Setting]) -> Iterator[Hint]:
+    """Return hints about variables that choose GPUs, and whose value is not known or has no effect."""
     if (order := settings.get(ORDER)) and order.value is None:
-        hints.append(Hint(rule="dynamic", words=_explain_missing(ORDER, order)))
+        yield Hint(rule="dynamic", words=_explain_missing(ORDER, order))
     if (given := settings.get(NVD)) and given.line:
         words = f"{NVD} has no effect on a process that runs already ({_where(given)}); {CVD} has"
-        hints.append(Hint(rule="no effect", words=words))
-    return tuple(hints)
+        yield Hint(rule="no effect", words=words)
 
 
 def _text(name: str, setting: Setting) -> str:
@@ -412,16 +409,10 @@ def _assigned(
         found = _read_assigned(given, gpus)
         if found is not None:
             return _Assigned(found, _text(NVD, setting), _where(setting))
-    if in_container:
-        return _Assigned(tuple(gpus)) if _needs_no_base(value, gpus) else None
+    if in_container:  # whose GPUs do not matter where there is one only, or the value means no ordinal
+        no_ordinal = value is not None and (not value.strip() or _kind(value) or value.startswith("-1"))
+        return _Assigned(tuple(gpus)) if no_ordinal or (len(gpus) == 1 and not gpus[0].mig) else None
     return _slurm(settings, value, facts.cgroup, gpus) or _Assigned(tuple(gpus))
-
-
-def _needs_no_base(value: str | None, gpus: Sequence[GpuFacts]) -> bool:
-    """Return whether CUDA_VISIBLE_DEVICES means the same GPUs for any set of GPUs that the container may have."""
-    if value is not None and (not value.strip() or _kind(value) or value.startswith("-1")):
-        return True
-    return len(gpus) == 1 and not gpus[0].mig
 
 
 def _read_assigned(value: str, gpus: Sequence[GpuFacts]) -> tuple[GpuFacts, ...] | None:
