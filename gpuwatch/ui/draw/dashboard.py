@@ -12,9 +12,9 @@ from gpuwatch.ui.draw.gpus import Gpus
 from gpuwatch.ui.draw.header import header_line
 from gpuwatch.ui.draw.layout import MIN_HEIGHT, MIN_WIDTH, Form, Layout, fit_layout
 from gpuwatch.ui.draw.lines import Line, LineBuilder, blank
-from gpuwatch.ui.draw.notice import notice_lines, starting_words, state_words, tiny_lines, tiny_words
+from gpuwatch.ui.draw.notice import notice_lines, starting_words, state_words, tiny_lines
 from gpuwatch.ui.draw.processes import Processes
-from gpuwatch.ui.draw.theme import Role, StyleSet
+from gpuwatch.ui.draw.theme import StyleSet
 from gpuwatch.ui.draw.view import View
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def draw(
     state.read(view)
     layout = _fit(view, state, width, height)
     if layout.form is Form.TINY:
-        return _only_notice(tiny_words(frame, width, height), styles, size, prompt=prompt)._replace(layout=layout)
+        return Drawn(notice=tiny_lines(frame, styles, width, height, prompt=prompt), layout=layout)
     others = {"switch": "processes"} if state.active is state.gpus else {}
     if view.playback is not None and view.playback.playing:
         others["play"] = "pause"
@@ -139,7 +139,7 @@ def draw_starting(seconds: float, styles: StyleSet, size: tuple[int, int], keys:
     """Draw the screen shown before the first frame, so many seconds after the start."""
     width, height = size
     if width < MIN_WIDTH or height < MIN_HEIGHT:
-        return _only_notice(tiny_words(None, width, height), styles, size)
+        return Drawn(notice=tiny_lines(None, styles, width, height))
     header = LineBuilder(styles, "band").gap().write("gpuwatch", "strong").build(width)
     notice = notice_lines(starting_words(seconds), styles, width, height - 2)
     return Drawn([header], notice=notice, footer=draw_footer(_bare(keys), styles, width))
@@ -156,14 +156,6 @@ def _fit(view: View, state: DashboardState, width: int, height: int) -> Layout:
         n_children=sum(len(gpu.instances) for gpu in gpus),
         largest_index=max((gpu.index for gpu in gpus), default=0),
     )
-
-
-def _only_notice(
-    words: list[tuple[str, Role]], styles: StyleSet, size: tuple[int, int], *, prompt: bool = False
-) -> Drawn:
-    """Draw words in place of all panels."""
-    width, height = size
-    return Drawn(notice=tiny_lines(words, styles, width, max(0, height - prompt)))
 
 
 def _bare(shown: Sequence[Hint]) -> list[Hint]:

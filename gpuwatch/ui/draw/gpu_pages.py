@@ -23,7 +23,7 @@ from gpuwatch.ui.draw.graph import Curve, Graph, GraphLimit, Mark, axis_low, axi
 from gpuwatch.ui.draw.lines import Line, LineBuilder, blank
 from gpuwatch.ui.draw.row_list import ItemCursor
 from gpuwatch.ui.draw.sheet import REASONS, Canvas, Fact, Part, Section, SheetPage, field_fact, reason_words, text_fact
-from gpuwatch.ui.draw.table import Cell, Column, Table, TableRow, field_column, title_line
+from gpuwatch.ui.draw.table import Cell, Column, Table, TableRow, field_column, write_titles
 from gpuwatch.ui.draw.theme import Background, Role, StyleSet
 from gpuwatch.ui.draw.time_graphs import HIGH_GRAPH, SMALL, FrameGraphs, GraphBlock, largest, reach
 from gpuwatch.ui.draw.view import View, replay_words
@@ -86,7 +86,7 @@ class ProcessBlock(ItemCursor[Row]):
         drawn = self._table.lines(
             styles, width, kept, [self._row(row, place, kept, styles) for place, row in enumerate(self.found)]
         )
-        return [title.build(width), title_line(kept, styles, width), *drawn]
+        return [title.build(width), write_titles(kept, styles).build(width), *drawn]
 
     def _row(self, row: Row, place: int, columns: Sequence[Column], styles: StyleSet) -> TableRow:
         background: Background = "cursor" if place == self.cursor else "base"

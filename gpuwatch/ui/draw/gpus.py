@@ -24,7 +24,7 @@ from gpuwatch.model.snapshot import Gpu, Health, Instance, Reason, known, number
 from gpuwatch.ui.draw.layout import Form, Grid, Layout, heat_map_grid
 from gpuwatch.ui.draw.lines import Line, LineBuilder
 from gpuwatch.ui.draw.row_list import ClickEffect, CursorList
-from gpuwatch.ui.draw.table import Cell, Column, Table, TableRow, field_column, title_line
+from gpuwatch.ui.draw.table import Cell, Column, Table, TableRow, field_column, write_titles
 from gpuwatch.ui.draw.theme import Background, Glyphs, Role, Style, StyleSet
 from gpuwatch.ui.draw.view import View, clock, mark_of
 
@@ -618,7 +618,7 @@ class Gpus(CursorList[Gpu]):
             return lines
         self._grid = None
         columns = gpu_columns(layout.gpu_form, width, view.styles.glyphs)
-        title = [title_line(columns, view.styles, width)] if layout.gpu_title else []
+        title = [write_titles(columns, view.styles).build(width)] if layout.gpu_title else []
         self._places = [None] * len(title)
         rows = []
         for place, gpu in enumerate(self.found):

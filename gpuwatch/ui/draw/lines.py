@@ -103,11 +103,6 @@ def centred(styles: StyleSet, text: str, width: int, role: Role = "muted") -> Li
     return LineBuilder(styles).gap(max(0, (width - cell_len(shown)) // 2)).write(shown, role).build(width)
 
 
-def centred_lines(words: str, styles: StyleSet, width: int, lines: int) -> list[Line]:
-    """Return words in the middle of `lines` lines."""
-    return [*[blank(styles, width)] * max(0, min(lines // 2, lines - 1)), centred(styles, words, width)]
-
-
 def plain(line: Line) -> str:
     """Return the text of a line."""
     return "".join(span.text for span in line)

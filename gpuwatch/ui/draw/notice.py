@@ -63,16 +63,6 @@ def nothing_words(seen: Snapshot) -> str:
     return " · ".join(sorted({gpu.holdings_note for gpu in seen.gpus if gpu.holdings_note}))
 
 
-def tiny_words(frame: Frame | None, width: int, height: int) -> list[tuple[str, Role]]:
-    """Return the words for a terminal that is too small: the needed size, and the worst alert."""
-    words: list[tuple[str, Role]] = [
-        (f"gpuwatch needs {MIN_WIDTH}×{MIN_HEIGHT}, this is {width}×{height}; still watching", "text")
-    ]
-    if frame is not None and (heard := [one for one in frame.alerts if not one.quiet]):
-        words.append((heard[0].title, "critical"))
-    return words
-
-
 def notice_lines(words: list[tuple[str, Role]], styles: StyleSet, width: int, height: int) -> list[Line]:
     """Return words in the middle of an area, wrapped at 76 cells."""
     lines: list[Line] = []
@@ -84,10 +74,17 @@ def notice_lines(words: list[tuple[str, Role]], styles: StyleSet, width: int, he
     return lines + [blank(styles, width)] * (height - len(lines))
 
 
-def tiny_lines(words: list[tuple[str, Role]], styles: StyleSet, width: int, height: int) -> list[Line]:
-    """Return words from the top left corner of a very small area."""
-    text = [(one, role) for whole, role in words for one in wrap(whole, max(1, width))]
-    if len(text) > height and len(words) > 1:  # The alert matters more than the size.
-        text = [(one, role) for one, role in text if role == "critical"] or text
-    lines = [LineBuilder(styles).write(one, role).build(width) for one, role in text[:height]]
-    return lines + [blank(styles, width)] * (height - len(lines))
+def tiny_lines(frame: Frame | None, styles: StyleSet, width: int, height: int, *, prompt: bool = False) -> list[Line]:
+    """Return the lines of a terminal that is too small: the needed size, and the worst alert.
+
+    With `prompt` the last line is left to the prompt.
+    """
+    size = f"gpuwatch needs {MIN_WIDTH}×{MIN_HEIGHT}, this is {width}×{height}; still watching"
+    worst = next((one.title for one in frame.alerts if not one.quiet), "") if frame is not None else ""
+    alert: list[tuple[str, Role]] = [(words, "critical") for words in wrap(worst, max(1, width))]
+    text: list[tuple[str, Role]] = [*((words, "text") for words in wrap(size, max(1, width))), *alert]
+    room = max(0, height - prompt)
+    if len(text) > room:  # the alert matters more than the size
+        text = alert or text
+    lines = [LineBuilder(styles).write(words, role).build(width) for words, role in text[:room]]
+    return lines + [blank(styles, width)] * (room - len(lines))

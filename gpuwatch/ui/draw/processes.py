@@ -18,9 +18,9 @@ from gpuwatch.model.shares import is_conclusive, is_pending, unread_processes
 from gpuwatch.model.snapshot import Gpu, Presence
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.draw.layout import Form, Layout
-from gpuwatch.ui.draw.lines import Line, LineBuilder, centred_lines
+from gpuwatch.ui.draw.lines import Line, LineBuilder, blank, centred
 from gpuwatch.ui.draw.row_list import CURSOR_CELLS, RowList
-from gpuwatch.ui.draw.table import Cell, Column, UsefulColumns, field_column
+from gpuwatch.ui.draw.table import Cell, Column, UsefulColumns, field_column, write_titles
 from gpuwatch.ui.draw.theme import Background, Glyphs, Role, StyleSet
 from gpuwatch.ui.draw.view import View, mark_of
 
@@ -58,11 +58,6 @@ _HELD_ALONE: Final = replace(COLUMNS["used"], title="mem %", cells=8)
 """Column of what is used where no limit is known, and no absence of one."""
 _LEAST_COMMAND: Final = 10
 """Cells that are kept for the command."""
-
-
-def default_columns(form: Form) -> tuple[str, ...]:
-    """Return the ids of the columns that a form shows."""
-    return tuple(name for name in _FORMS[form] if name != "swatch")
 
 
 def columns(
@@ -117,13 +112,6 @@ def _has_place(row: Row) -> bool | None:
     return True if row.where else None if is_pending(row.process.declared) else False
 
 
-def state_word(row: Row, stray: Stray | None = None) -> str:
-    """Return why a process is unusual: it is a stray, or its state is; empty for other processes."""
-    if stray is not None:
-        return f"stray ({stray.cause.value})"
-    return row.process.state if row.process.state in _ODD_STATES else ""
-
-
 class Processes(RowList[Row]):
     """The process list."""
 
@@ -164,8 +152,9 @@ class Processes(RowList[Row]):
         """Draw the rows that were read last."""
         self._form = layout.form
         styles, room = self._view.styles, layout.rows
-        words = self._why_empty(self._view) if room and not self.found else ""
-        empty = centred_lines(words, styles, width, room) if words else []
+        empty: list[Line] = []
+        if room and not self.found:
+            empty = [*[blank(styles, width)] * min(room // 2, room - 1), centred(styles, self._why_empty(), width)]
         return self.lines(styles, width, room + layout.table_title, empty)
 
     def identity(self, row: Row) -> RowKey:
@@ -182,9 +171,8 @@ class Processes(RowList[Row]):
     @property
     def shown_columns(self) -> tuple[str, ...]:
         """Ids of the columns that were chosen, or that suit the width."""
-        return self.chosen or tuple(
-            name for name in default_columns(self._form) if name != "in" or name not in self._useful.useless
-        )
+        hidden = {"swatch", *self._useful.useless.intersection({"in"})}
+        return self.chosen or tuple(name for name in _FORMS[self._form] if name not in hidden)
 
     def cells(self, place: int, styles: StyleSet, background: Background) -> tuple[Cell, ...]:
         row, view = self.found[place], self._view
@@ -224,12 +212,9 @@ class Processes(RowList[Row]):
 
     def title_line(self, styles: StyleSet, width: int) -> Line:
         """Draw the titles, and which rows are shown in what order."""
-        builder = LineBuilder(styles, "band")
         *columns, last = self._table_columns
-        for column in columns:
-            self._write_title(builder, column, styles)
-        builder.gap(last.gap)
         arrow = self._arrow(styles)
+        builder = write_titles(columns, styles, self.by, arrow).gap(last.gap)
         sorted_by = last.id == self.by
         text = f"{last.title}{arrow * sorted_by}"
         # The last title gives way to what says that rows are hidden, or the column that they are sorted by.
@@ -287,7 +272,7 @@ class Processes(RowList[Row]):
                 return text
         return ""
 
-    def _why_empty(self, view: View) -> str:
+    def _why_empty(self) -> str:
         if self.only is not None and all(row.gpu.key != self.only.key for row in self.every):
             note = f" ({self.only.holdings_note})" if self.only.holdings_note else ""
             return f"no process holds GPU {self.only.index}{note}: Esc shows those of all GPUs"
@@ -297,7 +282,7 @@ class Processes(RowList[Row]):
             return f"no process{where} matches “{quote}”{' among yours' * self.mine}: Esc clears the filter"
         if len(self.every):
             return "none of these processes is yours: m shows everybody's"
-        notes = {gpu.holdings_note for gpu in view.frame.snapshot.gpus if gpu.holdings_note}
+        notes = {gpu.holdings_note for gpu in self._view.frame.snapshot.gpus if gpu.holdings_note}
         return " · ".join(sorted(notes)) or "no process holds a GPU"
 
 
@@ -311,8 +296,10 @@ def overshoots(alerts: Iterable[Alert]) -> dict[tuple[str, int], Severity]:
 
 
 def command_cell(row: Row, stray: Stray | None) -> Cell:
-    """Return why a process is unusual, and its command."""
-    word = state_word(row, stray)
+    """Return why a process is unusual (it is a stray, or its state is), and its command."""
+    word = row.process.state if row.process.state in _ODD_STATES else ""
+    if stray is not None:
+        word = f"stray ({stray.cause.value})"
     presence = row.process.presence
     role: Role = "text" if presence is Presence.SEEN else "warning" if presence is Presence.GONE else "muted"
     return (*(((word, "warning"), (" ", "text")) if word else ()), (row.brief, role))

@@ -17,8 +17,8 @@ from rich.cells import cell_len
 from gpuwatch.analysis.rows import StableOrder
 from gpuwatch.model.fields import Field
 from gpuwatch.model.filters import find_next
-from gpuwatch.ui.draw.lines import Line, LineBuilder, blank
-from gpuwatch.ui.draw.table import Cell, Column, Table, TableRow, field_column, write_title
+from gpuwatch.ui.draw.lines import Line, blank
+from gpuwatch.ui.draw.table import Cell, Column, Table, TableRow, field_column, write_titles
 from gpuwatch.ui.draw.theme import Background, Role, StyleSet
 
 T = TypeVar("T")
@@ -274,20 +274,15 @@ class RowList(CursorList[T]):
         return (drawn + [blank(styles, width)] * (height - len(drawn)))[:height]
 
     def title_line(self, styles: StyleSet, width: int) -> Line:
-        builder = LineBuilder(styles, "band")
-        for column in self._table_columns:
-            self._write_title(builder, column, styles)
-        return builder.build(width)
+        return write_titles(self._table_columns, styles, self.by, self._arrow(styles)).build(width)
 
     @property
     def _table_columns(self) -> list[Column]:
         return [_CURSOR, *self._columns]
 
-    def _write_title(self, builder: LineBuilder, column: Column, styles: StyleSet) -> None:
-        write_title(builder, column, self._arrow(styles) if column.id == self.by else "")
-
     def _arrow(self, styles: StyleSet) -> str:
-        return styles.glyphs.up if self.fields[self.by].ascending != self.reverse else styles.glyphs.down
+        field = self.fields.get(self.by)
+        return styles.glyphs.up if field is not None and field.ascending != self.reverse else styles.glyphs.down
 
     def _rows(self, places: range, styles: StyleSet) -> Iterator[TableRow]:
         for place in places:

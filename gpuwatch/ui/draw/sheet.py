@@ -174,11 +174,11 @@ class SheetDrawing:
         labels, y, gap = label_cells(parts), canvas.margin, 0
         for part in parts:
             if isinstance(part, Section):
-                title = LineBuilder(canvas.styles).write(part.title, "strong").build(width)
-                lines = [
-                    title,
-                    *(line for fact in part.facts for line in self._fact(fact, canvas, width, labels, over)),
-                ]
+                lines = [LineBuilder(canvas.styles).write(part.title, "strong").build(width)]
+                for fact in part.facts:
+                    key = (fact, width, labels, over)
+                    self._drawn[key] = self._before.get(key) or fact_lines(fact, canvas, width, labels, over=over)
+                    lines += self._drawn[key]
             else:
                 lines = part.draw(canvas.styles, width)
             if lines:
@@ -186,11 +186,6 @@ class SheetDrawing:
                 gap = 1 if isinstance(part, Section) else part.gap
                 y += len(lines) + gap
         return max(0, y - gap)
-
-    def _fact(self, fact: Fact, canvas: Canvas, width: int, labels: int, over: bool) -> list[Line]:
-        key = (fact, width, labels, over)
-        self._drawn[key] = self._before.get(key) or fact_lines(fact, canvas, width, labels, over=over)
-        return self._drawn[key]
 
     def _lines(self, canvas: Canvas, room: int) -> list[Line]:
         rows: list[list[tuple[int, Line]]] = [[] for _ in range(room)]

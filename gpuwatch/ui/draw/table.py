@@ -115,9 +115,8 @@ class Table:
             before = None
         if before is not None and before.row.cells == row.cells:
             return before
-        old: Sequence[Cell | None] = before.row.cells if before else ()
-        if len(old) != len(row.cells):
-            old = [None] * len(row.cells)
+        is_alike = before is not None and len(before.row.cells) == len(row.cells)
+        old: Sequence[Cell | None] = before.row.cells if before and is_alike else [None] * len(row.cells)
         width = self._form[0]
         builder = LineBuilder(self._style_set, row.background)
         parts: list[tuple[list[Span], int]] = []
@@ -140,18 +139,15 @@ class Table:
         return _Drawn(row, parts, builder.build(width))
 
 
-def title_line(columns: Sequence[Column], styles: StyleSet, width: int) -> Line:
+def write_titles(columns: Iterable[Column], styles: StyleSet, by: str = "", sign: str = "") -> LineBuilder:
+    """Begin a line with the titles of columns; `sign` marks the column `by` that rows are sorted by."""
     builder = LineBuilder(styles, "band")
     for column in columns:
-        write_title(builder, column)
-    return builder.build(width)
-
-
-def write_title(builder: LineBuilder, column: Column, arrow: str = "") -> None:
-    """Write the title of a column; `arrow` marks the one that rows are sorted by."""
-    for words in (column.title, column.title.partition(" ")[0]):
-        title = f"{arrow}{words}" if column.right else f"{words}{arrow}"
-        touches = bool(arrow) and column.right and not column.gap and cell_len(title) == column.cells
-        if not column.cells or (cell_len(title) <= column.cells and not touches):
-            break
-    builder.gap(column.gap).write(title, "text" if arrow else "muted", column.cells or None, right=column.right)
+        arrow = sign if column.id == by else ""
+        for words in (column.title, column.title.partition(" ")[0]):
+            title = f"{arrow}{words}" if column.right else f"{words}{arrow}"
+            touches = bool(arrow) and column.right and not column.gap and cell_len(title) == column.cells
+            if not column.cells or (cell_len(title) <= column.cells and not touches):
+                break
+        builder.gap(column.gap).write(title, "text" if arrow else "muted", column.cells or None, right=column.right)
+    return builder
