@@ -10,21 +10,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, cast
 
+from msgspec.structs import replace
 from textual import events
 from textual.app import App
+from textual.color import Color
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.filter import Monochrome
 from textual.screen import Screen
+from textual.theme import BUILTIN_THEMES, Theme
 
 from gpuwatch.base import files
 from gpuwatch.base.errors import NoThreadError
 from gpuwatch.base.text import clean
 from gpuwatch.base.threads import Worker
 from gpuwatch.ui.draw.keys import THEMES, PaletteCommand
-from gpuwatch.ui.draw.theme import StyleSet, make_styles, theme_id
+from gpuwatch.ui.draw.theme import DARK, LIGHT, PALETTES, Palette, StyleSet, make_styles, theme_id
 from gpuwatch.ui.options import Options
 from gpuwatch.ui.terminal import AsciiOnly, ExitWatchdog, NoColors, TolerantDriver, is_utf8_terminal
-from gpuwatch.ui.themes import palette_of, themes
 
 SETTLED: Final = 5.0
 """Seconds after which all lasting objects exist. Garbage is collected only from then on, and without these:
@@ -35,6 +37,56 @@ def _enable_collector() -> None:
     """Turn Python's garbage collector on; objects that exist now are never examined."""
     gc.freeze()
     gc.enable()
+
+
+def themes() -> tuple[Theme, ...]:
+    """Return the Textual themes that dialogs, toasts and the palette are drawn with."""
+    return tuple(
+        Theme(
+            name=name,
+            primary=palette.note,
+            secondary=palette.muted,
+            warning=palette.warning,
+            error=palette.critical,
+            success=palette.note,
+            accent=palette.note,
+            foreground=palette.text,
+            background=palette.base,
+            surface=palette.band,
+            panel=palette.band,
+            dark=palette.dark,
+        )
+        for name, palette in PALETTES.items()
+    )
+
+
+def palette_of(theme: str) -> Palette:
+    """Return the palette of a theme by its Textual name; an unknown name means the dark theme.
+
+    Textual's themes have their own colours for text and backgrounds, as Textual makes them, and the owners' colours of
+    gpuwatch's theme. Those in the terminal's own colours, which no part of a bar can be blended with, are gpuwatch's.
+    """
+    if theme in PALETTES or theme not in BUILTIN_THEMES:
+        return PALETTES.get(theme, DARK)
+    colors = BUILTIN_THEMES[theme].to_color_system().generate()
+    own = DARK if BUILTIN_THEMES[theme].dark else LIGHT
+    base, text = Color.parse(colors["background"]), Color.parse(colors["foreground"])
+    if base.ansi is not None:
+        return own
+    return replace(
+        own,
+        text=text.hex,
+        strong=text.hex,
+        muted=base.blend(text, 0.75).hex,
+        faint=base.blend(text, 0.4).hex,
+        critical=colors["text-error"],
+        warning=colors["text-warning"],
+        note=colors["text-primary"],
+        base=base.hex,
+        band=colors["panel"],
+        track=colors["surface"],
+        cursor=colors["primary-muted"],
+    )
 
 
 class GpuwatchCommands(Provider):

@@ -23,10 +23,10 @@ from gpuwatch.model.fields import Row, RowKey
 from gpuwatch.model.snapshot import Gpu, Holding, Process, Snapshot
 from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.sources.source import Source
-from gpuwatch.ui import themes
 from gpuwatch.ui.app import GpuwatchApp, NewFrame
 from gpuwatch.ui.options import Helpers, Options
 from gpuwatch.ui.screens.end_dialog import EndDialogs
+from gpuwatch.ui.terminal_app import themes
 from tests.support import builders
 from tests.support.builders import EPOCH, gpu, holding, process, snapshot
 from tests.support.waiting import PATIENCE, describe
@@ -52,7 +52,7 @@ class Host(App[None]):
 
     def __init__(self, pinner: Pinner | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
-        for one in themes.themes():
+        for one in themes():
             self.register_theme(one)
         self.theme = "gpuwatch-dark"
         self.pinner = pinner

@@ -15,7 +15,7 @@ from textual.theme import BUILTIN_THEMES
 
 from gpuwatch.config.types import Theme
 from gpuwatch.ui.draw.theme import SLOTS, Background, Role, StyleSet, make_styles, theme_id
-from gpuwatch.ui.themes import palette_of
+from gpuwatch.ui.terminal_app import palette_of
 
 THEMES: Final = ("gpuwatch-dark", "gpuwatch-light")
 BACKGROUNDS: Final[tuple[Background, ...]] = ("base", "band", "track", "cursor")
