@@ -200,8 +200,7 @@ def draw_legend(
     builder = LineBuilder(styles).write(graph.title, "strong", min(cell_len(graph.title), width))
     if graph.unit:
         builder.gap().write(graph.unit, "muted")
-    if column is not None and cells:
-        at = graph.until - graph.span + (column + 0.5) * graph.span / cells
+    if column is not None and (at := time_at(graph, column + AXIS, width)) is not None:
         builder.gap().write(day_time(at, graph.until - 1, "%H:%M:%S"), "note")
     entries: list[list[tuple[str, Style | None]]] = []
     for curve in graph.curves:

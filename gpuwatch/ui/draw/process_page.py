@@ -8,7 +8,6 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from gpuwatch.alerts.alert import Alert
-from gpuwatch.alerts.limits import Allowances
 from gpuwatch.analysis.events import moment
 from gpuwatch.analysis.explanation import Point, context_points, explain_process
 from gpuwatch.analysis.rows import rows
@@ -16,7 +15,7 @@ from gpuwatch.analysis.strays import Stray
 from gpuwatch.base.units import GIB, gib, long_duration, percent, size
 from gpuwatch.history.timeline import Metric, merge_holdings, process_owner
 from gpuwatch.model.fields import GPU, PROCESS, Row, RowKey, reading
-from gpuwatch.model.snapshot import Health, Holding, Presence, Process, Reason, Snapshot, known
+from gpuwatch.model.snapshot import Health, Idle, Presence, Process, Reason, Snapshot, known
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.draw.gpu_pages import gpu_section, is_used
 from gpuwatch.ui.draw.graph import Curve, Graph, GraphLimit, axis_top
@@ -106,11 +105,6 @@ def place_section(process: Process) -> Section:
     return Section("Runs in", found or (Fact("place", "no container, job, terminal or login found", missing=True),))
 
 
-def declared_section(process: Process, snapshot: Snapshot, allowances: Allowances | None) -> Section:
-    """Describe what a process declared, which part is in effect and why, and what could not be read."""
-    return Section("Declared", _facts(explain_process(process, snapshot, allowances)))
-
-
 def holding_section(row: Row) -> Section:
     """Describe what a process holds and does on one GPU."""
     holding, gpu = row.holding, row.gpu
@@ -118,14 +112,15 @@ def holding_section(row: Row) -> Section:
     if row.growth is not None:
         change = f"{'+' if row.growth > 0 else '−'}{size(abs(row.growth))}"
         growth = Fact("last minute", change if row.growth else "unchanged")
+    idle = [Fact("idle", idle_words(row.idle))] if row.idle and row.idle.seconds > 0 else []
     facts = [
         field_fact(PROCESS["memory"], row),
         _share(row),
         growth,
         field_fact(PROCESS["sm"], row),
         *(field_fact(field, row) for field in _OF_HOLDING if is_used(field, row)),
-        *[Fact("idle", idle_words(row))] * (row.idle is not None and row.idle.seconds > 0),
-        Fact("kind", kind_words(holding)),
+        *idle,
+        Fact("kind", " and ".join(_KINDS.get(kind, kind) for kind in holding.kind.split("+"))),
     ]
     if holding.gpu_instance is not None:
         compute = "" if holding.compute_instance is None else f", compute instance {holding.compute_instance}"
@@ -145,18 +140,9 @@ def _share(row: Row) -> Fact:
     return Fact("part", f"{percent(row.share, 100)} % of the GPU's memory{declared}")
 
 
-def kind_words(holding: Holding) -> str:
-    """Spell out the kind: `C+G` is compute and graphics."""
-    return " and ".join(_KINDS.get(kind, kind) for kind in holding.kind.split("+"))
-
-
-def idle_words(row: Row) -> str:
-    """Format how long a process has been idle, `≥` where it was idle before gpuwatch started; empty if not known."""
-    if row.idle is None:
-        return ""
-    if row.idle.seconds <= 0:
-        return "not idle"
-    return f"{'≥ ' if row.idle.at_least else ''}{long_duration(row.idle.seconds)}"
+def idle_words(idle: Idle) -> str:
+    """Format how long a process has been idle, `≥` where it was idle before gpuwatch started."""
+    return f"{'≥ ' if idle.at_least else ''}{long_duration(idle.seconds)}"
 
 
 def held_by(process: tuple[int, int], frame: Frame, gpu: str) -> list[Row]:
@@ -176,8 +162,9 @@ def brief(held: Sequence[Row], snapshot: Snapshot) -> list[str]:
     parts.append(f"GPU {first.gpu.index}" if len(held) == 1 else f"{len(held)} GPUs")
     if sizes:
         parts.append(size(sum(sizes)))
-    if all(row.idle and row.idle.seconds > 0 for row in held):
-        parts.append(f"idle {idle_words(min(held, key=lambda row: row.idle.seconds if row.idle else 0.0))}")
+    idle = [row.idle for row in held if row.idle and row.idle.seconds > 0]
+    if len(idle) == len(held):
+        parts.append(f"idle {idle_words(min(idle, key=lambda one: one.seconds))}")
     lines = [first.command, " · ".join(parts)]
     if process.ppid is not None:
         lines.append("its parent ended" if process.ppid == 1 else f"child of {parent_words(process)}")
@@ -202,7 +189,13 @@ def process_page(
     notice = "" if is_there else missing_words(held, seen, frame.snapshot)
     is_small = canvas.room(notice) < SMALL
     graphs.fit(canvas.styles, canvas.widths[0])
-    events = graphs.events(lambda alert: _is_about(alert, held[0]))
+    _, pid, start = held[0].key
+    events = graphs.events(
+        lambda alert: (
+            f"{alert.subject} ".startswith(f"{pid}:{start} ")
+            or (pid in alert.pids and alert.seen >= (held[0].process.started or 0.0))
+        )
+    )
     drawn = process_graphs(held, graphs, events)
     blocks = graphs.place(drawn, lambda _: 1 if is_small else 6, int(not is_small and not canvas.two_columns))
     blocks[-1].gap = 1
@@ -226,7 +219,7 @@ def process_sections(held: Sequence[Row], frame: Frame, options: Options) -> lis
         *(stray_section(stray) for stray in strays_of(frame, options).strays if stray.key == process.key),
         process_section(process, frame.snapshot.taken),
         place_section(process),
-        declared_section(process, frame.snapshot, options.allowances),
+        Section("Declared", _facts(explain_process(process, frame.snapshot, options.allowances))),
         *(holding_section(row) for row in held),
     ]
 
@@ -264,12 +257,6 @@ def process_graphs(held: Sequence[Row], graphs: FrameGraphs, events: Sequence[Al
     top = axis_top(largest(rss.values, least=0.1 * GIB), GIB)
     drawn.append(gib_graph("Host memory", rss, top, reason_words(process.rss)))
     return drawn
-
-
-def _is_about(alert: Alert, row: Row) -> bool:
-    _, pid, start = row.key
-    in_time = alert.seen >= (row.process.started or 0.0)
-    return f"{alert.subject} ".startswith(f"{pid}:{start} ") or (pid in alert.pids and in_time)
 
 
 def missing_words(held: Sequence[Row], seen: Snapshot, now: Snapshot) -> str:
