@@ -83,23 +83,15 @@ _KINDS: Final[dict[Severity, Literal["information", "warning", "error"]]] = {
 }
 
 
-def news(before: Frame, frame: Frame) -> list[Alert]:
-    """Return the alerts that a frame raised or made worse, and the troubles of sinks since the frame before.
-
-    Alerts that need no notification are left out.
-    """
-    raised = {alert.key for alert in frame.raised}
-    return [
+def announce(app: GpuwatchApp, before: Frame, frame: Frame) -> None:
+    """Notify the user once of each alert that was raised or got worse, and of a sink's troubles, since `before`."""
+    keys = {alert.key for alert in frame.raised}
+    raised = [
         alert
         for alert in frame.alerts
         if not alert.quiet
-        and (alert.key in raised or (alert.rule == TROUBLE and alert.raised_monotonic > before.received))
+        and (alert.key in keys or (alert.rule == TROUBLE and alert.raised_monotonic > before.received))
     ]
-
-
-def announce(app: GpuwatchApp, before: Frame, frame: Frame) -> None:
-    """Notify the user once of each alert that was raised, or got worse, since the frame before."""
-    raised = news(before, frame)
     loud = [alert for alert in raised if alert.severity > Severity.NOTE and alert.rule != TROUBLE]
     if loud and app.options.bell:
         app.bell()
@@ -491,20 +483,22 @@ class GpuwatchApp(TerminalApp):
         elif gpu is not None:
             self.show_gpu(gpu.key)
 
+    @property
+    def _frame_here(self) -> Frame | None:
+        """Frame on the screen; screens above the dashboard show the newest one, also while the dashboard is frozen."""
+        return self.frame if self.screen is self.dashboard else self.newest
+
     def show_gpu(self, key: str) -> None:
         from gpuwatch.ui.screens.pages import GpuScreen
 
-        frame = self.frame if self.screen is self.dashboard else self.newest
         focus = self.watching.set_focus if self.watching is not None else None
-        if frame is not None:
+        if (frame := self._frame_here) is not None:
             self.open_once(GpuScreen(key, frame, self.style_set, helpers=self.helpers, ended=self.ended, focus=focus))
 
     def show_detail(self, key: RowKey) -> None:
         from gpuwatch.ui.screens.pages import DetailScreen
 
-        # Other screens show the newest frame, also while the dashboard is frozen.
-        frame = self.frame if self.screen is self.dashboard else self.newest
-        if frame is not None:
+        if (frame := self._frame_here) is not None:
             self.open_once(
                 DetailScreen(key, frame, self.style_set, self.options, helpers=self.helpers, ended=self.ended)
             )
@@ -652,7 +646,7 @@ class GpuwatchApp(TerminalApp):
 
     def show_subject(self, alert: Alert) -> None:
         """Open the detail screen of an alert's process, or else show the processes of its GPU."""
-        subject = subject_of(alert, self.frame if self.screen is self.dashboard else self.newest)
+        subject = subject_of(alert, self._frame_here)
         if isinstance(subject, Row):
             self.show_detail(subject.key)
         elif subject is not None:

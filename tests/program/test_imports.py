@@ -98,8 +98,9 @@ from gpuwatch.ui.draw import dashboard, footer, keys, lines, theme, view
 seen, styles = DemoSource().at(60.0), theme.make_styles("gpuwatch-dark")
 shown = view.View(Frame(seen, 60.0, History().add(seen, 60.0)), 60.0, styles, 1.0)
 drawn = dashboard.draw(shown, dashboard.DashboardState(), (160, 50), footer.hints(keys.KEYS))
-screen = [lines.plain(line) for line in drawn.lines(styles, 160)]
-assert len(screen) == 50, screen
+panels = (*drawn.header, *drawn.gpus, *drawn.alerts.lines, *drawn.processes, drawn.footer.line)
+screen = [lines.plain(line) for line in panels]
+assert len(screen) + drawn.gap * (1 + bool(drawn.alerts.lines)) == 50, screen
 assert "H100" in screen[2], screen
 """
 """Draws the whole dashboard."""

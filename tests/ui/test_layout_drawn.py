@@ -18,6 +18,7 @@ from gpuwatch.model.fields import PROCESS
 from gpuwatch.model.snapshot import Gpu, Health, Instance, Memory, Presence, Process, Reason, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.app import GpuwatchApp
+from gpuwatch.ui.draw.dashboard import Drawn
 from gpuwatch.ui.draw.layout import LEAST_ROWS, MIN_HEIGHT, MIN_WIDTH, Form, fit_layout, form_of, heat_map_grid
 from gpuwatch.ui.draw.lines import plain
 from gpuwatch.ui.draw.row_list import RowList
@@ -222,13 +223,20 @@ def check(app: GpuwatchApp, shown: Frame, size: tuple[int, int]) -> None:
     assert line == height
     strips = app.screen._compositor.render_strips()
     assert [strip.cell_length for strip in strips] == [width] * height
-    lines = dashboard.drawn.lines(app.style_set, width)
-    assert [strip.text for strip in strips] == [plain(line) for line in lines], "no more than was drawn is shown"
+    assert [strip.text for strip in strips] == drawn_lines(dashboard.drawn, width), "no more than was drawn is shown"
     if layout.form is not Form.TINY and shown.snapshot.gpus:
         assert len(dashboard.gpu_panel.lines) == layout.gpu_title + layout.gpus + layout.detail
         assert len(dashboard.process_panel.lines) == layout.table_title + layout.rows
         for rows in (dashboard.gpus, dashboard.processes):
             check_cells(rows._table, rows)
+
+
+def drawn_lines(drawn: Drawn, width: int) -> list[str]:
+    """Return the lines of all panels, with the blank ones between."""
+    gap = [" " * width] * drawn.gap
+    lists, footer = (drawn.alerts.lines, drawn.processes), [drawn.footer.line] if drawn.footer else []
+    spaced = [text for lines in lists if lines for text in (*gap, *map(plain, lines))]
+    return [*map(plain, (*drawn.header, *drawn.gpus)), *spaced, *map(plain, (*drawn.notice, *footer))]
 
 
 def check_cells(table: Table, rows: object) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.cells import cell_len
@@ -16,7 +16,7 @@ from gpuwatch.ui.draw.alerts import AlertLines, alerts_of, count_standing, draw_
 from gpuwatch.ui.draw.footer import FooterLine, Hint, draw_footer
 from gpuwatch.ui.draw.gpus import Gpus
 from gpuwatch.ui.draw.layout import MIN_HEIGHT, MIN_WIDTH, Form, Layout, fit_layout
-from gpuwatch.ui.draw.lines import Line, LineBuilder, blank
+from gpuwatch.ui.draw.lines import Line, LineBuilder
 from gpuwatch.ui.draw.notice import notice_lines, starting_words, state_words, tiny_lines
 from gpuwatch.ui.draw.processes import Processes
 from gpuwatch.ui.draw.theme import Role, StyleSet
@@ -91,19 +91,6 @@ class Drawn(NamedTuple):
     gap: int = 0
     """Blank lines before the alerts and before the processes, each."""
     layout: Layout | None = None
-
-    def lines(self, styles: StyleSet, width: int) -> Iterator[Line]:
-        """Yield the lines of the screen, from top to bottom."""
-        gap = [blank(styles, width)] * self.gap
-        for before, lines in (
-            ([], self.header),
-            ([], self.gpus),
-            (gap, self.alerts.lines),
-            (gap, self.processes),
-            ([], self.notice),
-            ([], [self.footer.line] if self.footer else []),
-        ):
-            yield from (*before, *lines) if lines else ()
 
 
 def draw(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from itertools import groupby
 from math import ceil, floor, inf, isfinite
 from typing import Final, NamedTuple, TypeAlias
@@ -72,6 +73,10 @@ class GraphLimit(NamedTuple):
     value: float | Values
     """The legend shows one number; values over time are heights in a stack, and tell nothing as numbers."""
     style: Style
+
+    @property
+    def values(self) -> Values:
+        return [self.value] if isinstance(self.value, (int, float)) else self.value
 
 
 class Mark(NamedTuple):
@@ -437,7 +442,7 @@ def _limit_places(
     limit: GraphLimit, cells: int, levels: int, graph: Graph, styles: StyleSet, *, braille: bool, down: int
 ) -> dict[int, list[tuple[int, _Piece]]]:
     """Return the cells of a limit's line by row: dotted, one dot a cell."""
-    values = [limit.value] * cells if isinstance(limit.value, (int, float)) else _columns(limit.value, cells)
+    values = _columns(limit.values, cells)
     places: dict[int, list[tuple[int, _Piece]]] = {}
     found = [one if one is not None and graph.low <= one <= graph.top else None for one in values]
     for column, level in enumerate(_levels(found, cells, levels, graph.low, graph.top)):
@@ -459,11 +464,11 @@ def _areas(graph: Graph, styles: StyleSet, cells: int, rows: int) -> list[list[S
     scale = rows * per / extent if extent > 0 else 0.0
     values = [_columns(curve.values, cells) for curve in graph.curves]
     limits = [
-        _columns([limit.value] if isinstance(limit.value, (int, float)) else limit.value, cells)
+        _columns(limit.values, cells)
         for limit in graph.limits
         if rows >= _LEAST_STEP * 2  # in fewer rows lines would cover the areas
     ]
-    painter = _AreaPainter(graph, styles, rows, per)
+    paint = cache(_AreaPainter(graph, styles, rows, per).paint)  # columns that are alike are painted once
     columns = []
     for column in range(cells):
         ends: list[int] = []
@@ -477,7 +482,7 @@ def _areas(graph: Graph, styles: StyleSet, cells: int, rows: int) -> list[list[S
             ends.append(round(min(rows * per, (total - graph.low) * scale)) if total > graph.low else 0)
         lines = tuple(_row_of(one[column], graph, scale, rows, per) for one in limits)
         letter = column % _LETTERS == _LETTERS // 2
-        columns.append(painter.column(tuple(ends) if some else None, lines, letter))
+        columns.append(paint(tuple(ends) if some else None, lines, letter))
     return [_joined(pieces) for pieces in zip(*columns, strict=True)]
 
 
@@ -489,23 +494,15 @@ def _row_of(value: float | None, graph: Graph, scale: float, rows: int, per: int
 
 
 class _AreaPainter:
-    """Painter of the columns of stacked areas; alike columns are painted once."""
+    """Painter of the columns of stacked areas."""
 
     def __init__(self, graph: Graph, styles: StyleSet, rows: int, per: int) -> None:
         self._curves, self._limits = graph.curves, graph.limits
         self._style_set, self._rows, self._per = styles, rows, per
         self._base = styles("text")
-        self._painted: dict[tuple[tuple[int, ...] | None, tuple[int | None, ...], bool], list[_Piece]] = {}
 
-    def column(self, ends: tuple[int, ...] | None, lines: tuple[int | None, ...], letter: bool) -> list[_Piece]:
+    def paint(self, ends: tuple[int, ...] | None, lines: tuple[int | None, ...], letter: bool) -> list[_Piece]:
         """Return the cells of a column, from the top; `ends` are the upper ends of the areas, None for a gap."""
-        key = (ends, lines, letter)
-        found = self._painted.get(key)
-        if found is None:
-            found = self._painted[key] = self._paint(ends, lines, letter)
-        return found
-
-    def _paint(self, ends: tuple[int, ...] | None, lines: tuple[int | None, ...], letter: bool) -> list[_Piece]:
         pieces: list[_Piece] = []
         for row in range(self._rows):
             low = (self._rows - 1 - row) * self._per
@@ -518,10 +515,8 @@ class _AreaPainter:
 
     def _on(self, style: Style, owner: int | None) -> Style:
         """Return the style of a limit's line on an area: as bright as text there, or in its own colour beside them."""
-        background = None if owner is None else self._curves[owner].style.background
-        if background is None or not self._style_set.color:
-            return style
-        return Style(self._curves[owner].style.color if owner is not None else style.color, background)
+        area = Style() if owner is None else self._curves[owner].style
+        return Style(area.color, area.background) if area.background and self._style_set.color else style
 
     def _cell(self, ends: tuple[int, ...], low: int, letter: bool) -> tuple[int | None, _Piece]:
         """Return the owner of most of a cell (None for nothing), and the cell; `low` is the level of its lower edge."""

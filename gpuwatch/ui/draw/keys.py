@@ -165,22 +165,13 @@ def _textual_keys(keys: Keys, action: str) -> str:
     return ",".join(map(textual_key, keys.of(action)))
 
 
-_ELSEWHERE: Final = {
-    f"{screen}.{action}": action
-    for action, screens in {
-        "end": ("detail", "tree"),
-        "message": ("detail", "people"),
-        "mine": ("tree",),
-        "reverse": ("people",),
-    }.items()
-    for screen in screens
-}
-"""Actions of the dashboard that other screens have too, by binding id: they have the user's keys there."""
+_ELSEWHERE: Final = ("detail.end", "tree.end", "detail.message", "people.message", "tree.mine", "people.reverse")
+"""Binding ids of the dashboard's actions that other screens have too: they have the user's keys there."""
 
 
 def keymap(keys: Keys) -> dict[str, str]:
     """Return the user's keys of the actions that other screens have too, by binding id."""
-    return {name: _textual_keys(keys, action) for name, action in _ELSEWHERE.items()}
+    return {name: _textual_keys(keys, name.partition(".")[2]) for name in _ELSEWHERE}
 
 
 KEYS: Final = dashboard_keys()

@@ -241,9 +241,8 @@ class Processes(RowList[Row]):
         noun = f" row{'s' * (len(self.every) != 1)}"  # a process has one for each of its GPUs
         count = f"{len(self.found)} of {len(self.every)}"
         part = matching = (count if len(self.found) < len(self.every) else str(len(self.every))) + noun
-        if len(self.found) > self.page_rows:
-            last = min(self.top + self.page_rows, len(self.found))
-            part = f"{self.top + 1}{styles.glyphs.dash}{last} of {len(self.found)}{noun}"
+        if on_screen := self.part(styles.glyphs.dash):
+            part = on_screen + noun
         order = [f"by {PROCESS[self.by].name}{f' {arrow}' * bool(arrow)}"]
         hidden, short = order * bool(arrow), [f"{arrow}{self.by}"] * bool(arrow)
         mine = ["mine"] * self.mine

@@ -9,7 +9,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 from msgspec.structs import replace
@@ -148,7 +148,7 @@ SLOTS: Final = 10
 
 Role: TypeAlias = Literal["text", "strong", "muted", "faint", "critical", "warning", "note"]
 Background: TypeAlias = Literal["base", "band", "track", "cursor"]
-BACKGROUNDS: Final[tuple[Background, ...]] = ("base", "band", "track", "cursor")
+BACKGROUNDS: Final[tuple[Background, ...]] = get_args(Background)
 """Backgrounds: plain, of titles, of memory bars, of the row under the cursor."""
 
 
@@ -329,8 +329,7 @@ class StyleSet(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _styles(self) -> dict[tuple[Role, Background], Style]:
-        roles: tuple[Role, ...] = ("text", "strong", "muted", "faint", "critical", "warning", "note")
-        return {(role, background): self._make(role, background) for role in roles for background in BACKGROUNDS}
+        return {(role, ground): self._make(role, ground) for role in get_args(Role) for ground in BACKGROUNDS}
 
     def _make(self, role: Role, background: Background) -> Style:
         bold = role in ("strong", "critical", "warning")

@@ -27,17 +27,8 @@ from gpuwatch.ui.draw.theme import Style, StyleSet
 @lru_cache(1024)
 def rich_style(style: Style) -> RichStyle:
     """Return the same style for Rich."""
-    color, background, *attributes = style
-    bold, dim, italic, underline, reverse = (True if one else None for one in attributes)
-    return RichStyle(
-        color=color,
-        bgcolor=background,
-        bold=bold,
-        dim=dim,
-        italic=italic,
-        underline=underline,
-        reverse=reverse,
-    )
+    attributes: dict[str, Any] = {name: True for name, value in style._asdict().items() if value is True}
+    return RichStyle(color=style.color, bgcolor=style.background, **attributes)
 
 
 class LinePanel(Widget):

@@ -159,7 +159,7 @@ class Prompt(Horizontal):
             self.post_message(self.Changed(parsed))
         self._wrong = wrong
         entry.mark(wrong)
-        self._say(wrong)
+        self._say()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Keep the filter, or jump."""
@@ -180,10 +180,10 @@ class Prompt(Horizontal):
         self.screen.set_focus(None)
         self.post_message(self.Left())
 
-    def _say(self, wrong: FilterError | None = None) -> None:
+    def _say(self) -> None:
         if self._style_set is None:
             return
-        note, entry = self.query_one("#note", LinePanel), self.query_one(FilterInput)
+        note, entry, wrong = self.query_one("#note", LinePanel), self.query_one(FilterInput), self._wrong
         width = max(2, int(self.app.size.width * NOTE))
         offered = entry.offered
         hints = ["  ".join(self._terms[:count]) for count in range(len(self._terms), 0, -1)]
