@@ -80,12 +80,11 @@ def test_a_probe_that_cannot_be_started_is_tried_again(driver: Driver, start: St
 
 def test_a_fault_of_the_sampler_itself_does_not_end_the_watch(start: Start, tmp_path: Path) -> None:
     ending = """
-from gpuwatch.sampler.main import Connection, Exit, _write_last
-words = "a fault in gpuwatch's sampler: ValueError: of the test"
-os._exit(_write_last(Connection(), Exit.BUG, SourceState.DRIVER_DOWN, words))
+from gpuwatch.sampler.main import main
+os._exit(main(["no options"], None))
 """
     source = start(command=ends_once(tmp_path, ending))
-    snapshot = until(source, lambda it: "of the test" in it.words)
+    snapshot = until(source, lambda it: "a fault in gpuwatch's sampler: DecodeError" in it.words)
     assert snapshot.state is SourceState.DRIVER_DOWN
     until(source, lambda it: it.host == "second")
 
