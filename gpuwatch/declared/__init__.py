@@ -4,4 +4,5 @@ Facts (`inspector` reads them) ─┬─ env · flags · script · rc files · a
                                 ├─ frameworks ──► the frameworks that the process uses
                                 └─ visible_devices ──► the GPU that an ordinal means
                                         resolver: all three ──► model.Declared
+                                        contradictions: corrects it where NVML lists the process elsewhere
 """

@@ -79,10 +79,10 @@ class InspectorClient:
 
         With `tmux` the inspector asks our own tmux for the names of sessions and windows.
         """
-        self.cards: tuple[GpuFacts, ...] = ()
+        self.gpus: tuple[GpuFacts, ...] = ()
         """The machine's GPUs; sent with the first question, and again after a change."""
         self.driver = ""
-        """Version of the driver, sent together with `cards`."""
+        """Version of the driver, sent together with `gpus`."""
         self._deadline = deadline
         self._command = command
         self._settings = {"shares": shares, "proc": str(proc), "tmux": min(_TMUX, deadline / 2) if tmux else 0.0}
@@ -105,7 +105,7 @@ class InspectorClient:
         self._polled_at = clock()
         self._is_ready = False
         """Whether the inspector has written anything."""
-        self._sent_cards: tuple[GpuFacts, ...] | None = None
+        self._sent_gpus: tuple[GpuFacts, ...] | None = None
         self._child = first
         self._eof_at: float | None = None
         self._stuck: dict[ChildProcess, str] = {}
@@ -202,7 +202,7 @@ class InspectorClient:
             self._child = ChildProcess(self._command, longest_line=_LONGEST_ANSWER)
         except OSError:  # no memory, no room for a process: the next poll tries again
             return
-        self._sent_cards, self._eof_at, self._is_ready = None, None, False
+        self._sent_gpus, self._eof_at, self._is_ready = None, None, False
 
     def _receive(self, child: ChildProcess) -> Iterator[Answer]:
         """Return the answers in the pipe; kill the inspector where the pipe has anything else."""
@@ -233,11 +233,11 @@ class InspectorClient:
             if not self._sent:
                 self._spent = 0.0
             self._sent.append(question)
-            if self._sent_cards is None:
+            if self._sent_gpus is None:
                 question = replace(question, **self._settings)
-            if self._sent_cards is not self.cards:
-                question = replace(question, cards=self.cards, driver=self.driver)
-                self._sent_cards = self.cards
+            if self._sent_gpus is not self.gpus:
+                question = replace(question, gpus=self.gpus, driver=self.driver)
+                self._sent_gpus = self.gpus
             lines.append(self._encode(question) + b"\n")
         self._batch.clear()
         child.write(b"".join(lines))

@@ -21,7 +21,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Start time in clock ticks since boot, as in `model.snapshot.Process`."""
     user: str = ""
     """Name of the process's owner."""
-    cards: tuple[GpuFacts, ...] | None = None
+    gpus: tuple[GpuFacts, ...] | None = None
     """The machine's GPUs; None for no change since the last question."""
     driver: str | None = None
     """Version of the driver; None for no change."""

@@ -47,7 +47,7 @@ class Inspector:
 
     def __init__(self) -> None:
         self._proc = procfs.PROC
-        self._cards: tuple[GpuFacts, ...] = ()
+        self._gpus: tuple[GpuFacts, ...] = ()
         self._driver = ""
         self._shares: tuple[Share, ...] = ()
         self._names = ContainerNames()
@@ -63,8 +63,8 @@ class Inspector:
     def answer(self, question: Question) -> Answer:
         """Return the answer to a question; never raises."""
         began = time.monotonic()
-        if question.cards is not None:
-            self._cards = question.cards
+        if question.gpus is not None:
+            self._gpus = question.gpus
         if question.driver is not None:
             self._driver = question.driver
         if question.shares is not None:
@@ -105,7 +105,7 @@ class Inspector:
         around = context.read_context(
             facts, proc=self._proc, names=self._names, panes=self._panes, sockets=self._sockets
         )
-        return resolve(facts, self._cards, self._driver), around, stat.is_ending
+        return resolve(facts, self._gpus, self._driver), around, stat.is_ending
 
 
 def _unreadable(words: str) -> Declared:

@@ -10,15 +10,14 @@ import select
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from typing import NamedTuple
 
 import msgspec
 
-from gpuwatch.declared.facts import CVD, NO_GPU, WITHIN, GpuFacts, gpu_facts
+from gpuwatch.declared.contradictions import HeldGpus, without_contradicted
+from gpuwatch.declared.facts import GpuFacts, gpu_facts
 from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.inspector.protocol import ROOM, bounded
-from gpuwatch.model.snapshot import Declared, Gpu, Health, Knowledge, Order, Presence, Process, ProcessContext, Reason
+from gpuwatch.model.snapshot import Declared, Gpu, Health, Knowledge, Presence, Process, ProcessContext, Reason
 
 AGAIN = 20.0
 """Seconds after the first reading at which a process that has used the CPU since is read again: until then it has
@@ -45,8 +44,6 @@ _ABSENT = {
         knowledge=Knowledge.UNREADABLE, words="it may be another process, outside of this container"
     ),
 }
-
-_ELSEWHERE = "its memory is on another GPU than the one that it was guessed to mean"
 
 
 class _Entry(msgspec.Struct):
@@ -83,7 +80,7 @@ class DeclarationCache:
         self._inspector = inspector
         self._clock = clock
         self._known: dict[tuple[int, int], _Entry] = {}
-        self._cards: dict[str, GpuFacts] = {}
+        self._facts: dict[str, GpuFacts] = {}
         self._viewer = os.getuid() if viewer is None else viewer
         self._own = clock() + OWN
         """Time to read the viewer's own processes again."""
@@ -97,7 +94,7 @@ class DeclarationCache:
         is asked before every GPU was looked up once: which GPU an ordinal means depends on all of them. Never waits.
         """
         if all(gpu.uuid or gpu.health is not Health.OK for gpu in gpus):
-            self._set_cards(gpus, count)
+            self._set_gpus(gpus, count)
             self._inspector.driver = driver
             self._ask(processes)
         self.collect()
@@ -162,7 +159,7 @@ class DeclarationCache:
         return msgspec.structs.replace(process, declared=declared, context=entry.context)
 
     def _ask(self, processes: Sequence[Process]) -> None:
-        now, cards = self._clock(), self._inspector.cards
+        now, facts = self._clock(), self._inspector.gpus
         before, self._known = self._known, {}
         again = now >= self._own
         if again:
@@ -178,7 +175,7 @@ class DeclarationCache:
             if entry.waiting:
                 continue
             bonds = (process.leader_alive, process.adopted)
-            seen = (process.name, process.command, process.ppid, process.user, cards)
+            seen = (process.name, process.command, process.ppid, process.user, facts)
             due = entry.again is not None and now >= entry.again
             if due:
                 entry.again = None
@@ -192,89 +189,12 @@ class DeclarationCache:
         if len(self._known) < len(before) or any(key not in self._known for key in before):
             self._inspector.retain(self._known)
 
-    def _set_cards(self, gpus: Sequence[Gpu], count: int) -> None:
+    def _set_gpus(self, gpus: Sequence[Gpu], count: int) -> None:
         """Tell the inspector the machine's GPUs; of a GPU in trouble the values that were last known."""
-        by_index = {gpu.index: gpu_facts(gpu, self._cards.get(gpu.uuid)) for gpu in gpus}
-        self._cards |= {one.uuid: one for one in by_index.values()}
+        by_index = {gpu.index: gpu_facts(gpu, self._facts.get(gpu.uuid)) for gpu in gpus}
+        self._facts |= {one.uuid: one for one in by_index.values()}
         absent = [index for index in range(count) if index not in by_index]  # left alone, by the user or by us
-        cards = (*by_index.values(), *(GpuFacts(index=index, uuid=f"index-{index}") for index in absent))
-        ordered = tuple(sorted(cards, key=lambda one: one.index))
-        if ordered != self._inspector.cards:  # else the very same stays, which is quickly compared
-            self._inspector.cards = ordered
-
-
-class HeldGpus(NamedTuple):
-    """GPUs on which NVML lists a process with memory, and what may number its GPUs anew."""
-
-    gpus: frozenset[str] = frozenset()
-    """UUIDs."""
-    confined: bool = False
-    """Whether it is in a container or a batch job, whose device cgroup may hide GPUs, or is a client of MPS."""
-
-
-def without_contradicted(declared: Declared, listed: HeldGpus, gpus: Sequence[Gpu]) -> Declared:
-    """Correct what a process is said to see, and its limits, where NVML lists it on other GPUs: NVML is certain.
-
-    A process on a GPU that it is said not to see has another mapping than was read: a script has chosen after CUDA's
-    start, or a device cgroup numbers the GPUs. Its limits by ordinal are then not known on any GPU. One for each GPU
-    that it sees is known where all GPUs that are in question are of one size. The mapping itself is kept only where the
-    process's own environment decides, and all code that may change it was read: then it is the process that disagrees.
-    """
-    seen, held = declared.visible, listed.gpus
-    if seen is None or not held:
-        return declared
-    parents = {one.uuid: gpu.uuid for gpu in gpus for one in gpu.instances}
-    shown = frozenset(parents.get(uuid, uuid) for uuid in seen.gpus)
-    if held <= shown:  # most of them
-        return _without_guessed(declared, held)
-    replace = msgspec.structs.replace
-    outside = ", ".join(f"GPU {gpu.index}" for gpu in gpus if gpu.uuid in held - shown)
-    hides = "was guessed to hide" if seen.order is Order.HEURISTIC else "would hide"
-    words = f"its memory is on {outside}, which {_joined(seen.text, seen.where, ' in ')} {hides}"
-    sizes = {gpu.memory.total if gpu.mig is not True else gpu.uuid for gpu in gpus if gpu.uuid in held | shown}
-    said = declared.declarations
-    moves = len(sizes) == 1 and not any(one.ordinal and (one.limits or one.undecided) for one in said)
-    changed = []
-    for one in said:
-        mapped = (one.each or one.ordinal) and bool(one.limits or one.why == NO_GPU)
-        limits = dict.fromkeys(sorted(held), next(iter(one.limits.values()))) if moves and one.limits else {}
-        if mapped:
-            one = replace(one, limits=limits, why=one.why if limits else words, undecided=one.undecided or not limits)
-        changed.append(one)
-    first = {one.scope: one for one in reversed(declared.limits) if said[one.declaration].each}
-    kept = [one for one in declared.limits if not (said[one.declaration].each or said[one.declaration].ordinal)]
-    kept += [replace(one, gpu=gpu) for one in first.values() if moves for gpu in sorted(held)]
-    declared = replace(declared, declarations=tuple(changed), limits=tuple(kept))
-    own = seen.text.startswith(f"{CVD}=") and seen.where == "environment" and WITHIN not in seen.note
-    counts = seen.order is not Order.HEURISTIC or len(held) > len(shown)
-    read = declared.knowledge is Knowledge.READ and not declared.incomplete  # else other code may have set it
-    if own and read and counts and not seen.doubtful and not listed.confined:
-        return replace(declared, visible=replace(seen, note=_joined(seen.note, f"its memory is on {outside}", "; ")))
-    return replace(declared, visible=None, unseen=words)
-
-
-def _joined(first: str, second: str, between: str) -> str:
-    return between.join(filter(None, (first, second)))
-
-
-def _without_guessed(declared: Declared, held: AbstractSet[str]) -> Declared:
-    """Drop a framework's limits on guessed GPUs where the process holds memory only on other GPUs.
-
-    All limits of the framework are dropped: one that was meant for a held GPU would replace others on that GPU.
-    """
-    guessed: defaultdict[str, set[str]] = defaultdict(set)
-    for one in declared.declarations:
-        if one.guessed and one.effective:
-            guessed[one.framework or one.channel] |= one.limits.keys()
-    wrong = {name for name, gpus in guessed.items() if gpus and gpus.isdisjoint(held)}
-    if not wrong:
-        return declared
-    of = [one.framework or one.channel for one in declared.declarations]
-    changed = [
-        msgspec.structs.replace(one, limits={}, why=_ELSEWHERE, undecided=True)
-        if one.limits and one.effective and name in wrong
-        else one
-        for one, name in zip(declared.declarations, of, strict=True)
-    ]
-    limits = [one for one in declared.limits if of[one.declaration] not in wrong]
-    return msgspec.structs.replace(declared, declarations=tuple(changed), limits=tuple(limits))
+        facts = (*by_index.values(), *(GpuFacts(index=index, uuid=f"index-{index}") for index in absent))
+        ordered = tuple(sorted(facts, key=lambda one: one.index))
+        if ordered != self._inspector.gpus:  # else the very same stays, which is quickly compared
+            self._inspector.gpus = ordered

@@ -11,7 +11,7 @@ from gpuwatch.declared.resolver import agreed_candidates
 from gpuwatch.model.snapshot import Basis, Kind, Margin
 
 GIB = 1024**3
-CARDS = tuple(
+GPUS = tuple(
     GpuFacts(index=index, uuid=uuid, total=40 * GIB)
     for index, uuid in enumerate(("GPU-aaaa0001", "GPU-bbbb0002", "GPU-bbcc0003"))
 )
@@ -20,7 +20,7 @@ CARDS = tuple(
 def agreed(*shares: Share, **changes: Any) -> list[Candidate]:
     """Return the candidates of a process of ada's under some shares."""
     known: dict[str, Any] = {"pid": 1, "uid": 1001, "user": "ada", "argv": ("python", "train.py", "--epochs", "9")}
-    return agreed_candidates(Facts(shares=shares, **{**known, **changes}), CARDS)
+    return agreed_candidates(Facts(shares=shares, **{**known, **changes}), GPUS)
 
 
 @pytest.mark.parametrize(

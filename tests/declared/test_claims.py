@@ -35,7 +35,7 @@ from gpuwatch.analysis.explanation import explain_process
 from gpuwatch.declared.facts import Facts, GpuFacts, Share
 from gpuwatch.declared.resolver import resolve
 from gpuwatch.inspector.client import InspectorClient
-from gpuwatch.inspector.protocol import Answer, bounded
+from gpuwatch.inspector.protocol import Answer, Question, bounded
 from gpuwatch.model.shares import is_conclusive
 from gpuwatch.model.snapshot import Gpu, Instance, Presence, Process
 from gpuwatch.sampler.declarations import DeclarationCache
@@ -65,29 +65,6 @@ def rows(*kinds: object) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("row", found, ids=[f"{row['point']}: {row['case']}" for row in found])
 
 
-class Reading(InspectorClient):
-    """Inspector that has the facts of processes, by PID."""
-
-    def __init__(self, facts: Mapping[int, Facts]) -> None:
-        super().__init__(command=("false",))
-        self._facts = facts
-        self._asked: list[tuple[int, int]] = []
-
-    @property
-    def busy(self) -> bool:
-        return False
-
-    def ask(self, pid: int, start: int, user: str) -> None:
-        self._asked.append((pid, start))
-
-    def poll(self) -> list[Answer]:
-        asked, self._asked = self._asked, []
-        return [
-            Answer(pid=pid, start=start, declared=bounded(resolve(self._facts[pid], self.cards, self.driver)))
-            for pid, start in asked
-        ]
-
-
 def facts_of(case: Case, pid: int, user: str) -> Facts:
     """Return the facts of a process of a row."""
     argv = case.get("argv", "")
@@ -103,11 +80,11 @@ def facts_of(case: Case, pid: int, user: str) -> Facts:
 def gpus_of(machine: Sequence[GpuFacts], held: Sequence[tuple[Process, Mapping[str, int]]]) -> list[Gpu]:
     """Return the GPUs of a machine with what processes hold in MiB; of each all memory can be used."""
     found = []
-    for card in machine:
+    for gpu in machine:
         holdings = [
             builders.holding(one.pid, size * builders.MIB / builders.GIB, start=one.start)
             for one, sizes in held
-            if (size := sizes.get(str(card.index)))
+            if (size := sizes.get(str(gpu.index)))
         ]
         instances = tuple(
             Instance(
@@ -117,18 +94,18 @@ def gpus_of(machine: Sequence[GpuFacts], held: Sequence[tuple[Process, Mapping[s
                 compute_instance=0,
                 memory=builders.memory(total=one.total or 0, reserved=0),
             )
-            for one in card.slices
+            for one in gpu.slices
         )
         used = sum(int(one.memory) for one in holdings) / builders.GIB
-        memory = builders.memory(used, total=card.total or 0, reserved=0)
+        memory = builders.memory(used, total=gpu.total or 0, reserved=0)
         fields: dict[str, Any] = {
-            "uuid": card.uuid,
-            "name": card.name,
-            "bus_id": card.bus_id,
-            "mig": card.mig,
+            "uuid": gpu.uuid,
+            "name": gpu.name,
+            "bus_id": gpu.bus_id,
+            "mig": gpu.mig,
             "instances": instances,
         }
-        found.append(builders.gpu(card.index, memory=memory, holdings=holdings, **fields))
+        found.append(builders.gpu(gpu.index, memory=memory, holdings=holdings, **fields))
     return found
 
 
@@ -194,7 +171,12 @@ def test_the_rows_have_no_other_words(row: Case) -> None:
 def test_what_is_said(row: Case) -> None:
     facts = {pid: facts_of(case, pid, case.get("user", "ada")) for pid, case in enumerate(row["processes"], start=4711)}
     seen = [builders.process(one.pid, one.user) for one in facts.values()]
-    check(row, seen, Reading(facts))
+
+    def answer(question: Question) -> Answer:
+        declared = resolve(facts[question.pid], question.gpus or (), question.driver or "")
+        return Answer(pid=question.pid, start=question.start, declared=bounded(declared))
+
+    check(row, seen, InProcessInspector(answer=answer))
 
 
 @pytest.mark.slow  # real processes

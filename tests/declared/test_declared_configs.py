@@ -16,7 +16,7 @@ from gpuwatch.inspector import reader
 from gpuwatch.model.snapshot import Basis, Confidence, Declared, Kind, Margin
 from tests.declared.tables import Case, cases
 from tests.support.builders import GIB
-from tests.support.declared import E, Explainer, card, said
+from tests.support.declared import E, Explainer, gpu, said
 from tests.support.process import LAUNCHER, ME, ROOT, sharing
 
 pytestmark = pytest.mark.slow  # real processes
@@ -53,7 +53,7 @@ gpu_memory_utilization: .4
 
 @pytest.fixture
 def explain(tmp_path: Path) -> Explainer:
-    return Explainer(tmp_path, [card(0)])
+    return Explainer(tmp_path, [gpu(0)])
 
 
 def serving(explain: Explainer, config: str, *argv: str) -> Declared:

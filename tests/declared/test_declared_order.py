@@ -10,7 +10,7 @@ import pytest
 from gpuwatch.model.snapshot import Confidence, Order, Reason
 from tests.driver import Driver, Gpu, Mig
 from tests.support.builders import MIB
-from tests.support.declared import Explainer, card, said
+from tests.support.declared import Explainer, gpu, said
 from tests.support.program import Launcher
 from tests.support.sampler import once
 
@@ -33,7 +33,7 @@ UNKNOWN = dict.fromkeys(("compute_capability", "cores", "sm_clock_max"), Reason.
 
 @pytest.fixture
 def explain(tmp_path: Path) -> Explainer:
-    return Explainer(tmp_path, [card(0, 2, **QUADRO), card(1, 24, **RTX)])
+    return Explainer(tmp_path, [gpu(0, 2, **QUADRO), gpu(1, 24, **RTX)])
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ ON_BOTH = HALF + HALF.replace("0)", "1)")
         pytest.param(
             "import cupy", {"CUPY_GPU_MEMORY_LIMIT": str(10240 * MIB)}, {}, {0: 10, 1: 10}, id="more than one has"
         ),
-        pytest.param(ON_BOTH, {}, {}, {0: 1, 1: 12}, id="one limit is on a card that it holds"),
+        pytest.param(ON_BOTH, {}, {}, {0: 1, 1: 12}, id="one limit is on a gpu that it holds"),
         pytest.param(
             HALF, {"GPUWATCH_SHARE": "0.25"}, {0: 0.25}, {0: 0.5, 1: 6}, id="an agreement beside a wrong guess"
         ),
@@ -99,20 +99,20 @@ def test_the_figures_that_the_order_rests_on_are_in_the_stream(driver: Driver) -
         ),
         pytest.param([(2, {**QUADRO, **UNKNOWN}), (24, {**RTX, **UNKNOWN})], [0, 1], id="no figures"),
         pytest.param(
-            [(2, QUADRO), (24, RTX), (24, {**RTX, "sm_clock_max": 2115})], [1, 2, 0], id="equal cards stay in order"
+            [(2, QUADRO), (24, RTX), (24, {**RTX, "sm_clock_max": 2115})], [1, 2, 0], id="equal gpus stay in order"
         ),
     ],
 )
 def test_cuda_puts_the_fastest_gpu_first(
     tmp_path: Path, gpus: list[tuple[int, dict[str, Any]]], order: list[int]
 ) -> None:
-    explain = Explainer(tmp_path, [card(index, total, **facts) for index, (total, facts) in enumerate(gpus)])
+    explain = Explainer(tmp_path, [gpu(index, total, **facts) for index, (total, facts) in enumerate(gpus)])
     expected = ", ".join(f"cuda:{ordinal} → GPU {index}" for ordinal, index in enumerate(order))
     assert expected in explain.text("-c", "import torch")
 
 
-def test_a_limit_larger_than_the_card_that_was_guessed_is_not_drawn(explain: Explainer) -> None:
-    explain.gpus[1] = card(1, 8, **RTX)
+def test_a_limit_larger_than_the_gpu_that_was_guessed_is_not_drawn(explain: Explainer) -> None:
+    explain.gpus[1] = gpu(1, 8, **RTX)
     explain.write(train=LIMIT)
     declared = explain.declared()
     assert declared.limits == ()
@@ -122,7 +122,7 @@ def test_a_limit_larger_than_the_card_that_was_guessed_is_not_drawn(explain: Exp
     assert "not known to be under a limit" in explain.text(held={1: 7})
 
 
-def test_a_limit_on_a_card_that_the_process_does_not_hold_is_not_drawn(explain: Explainer) -> None:
+def test_a_limit_on_a_gpu_that_the_process_does_not_hold_is_not_drawn(explain: Explainer) -> None:
     explain.write(train=HALF)
     declared = explain.declared(held={0: 1.5})
     assert declared.limits == ()
@@ -134,7 +134,7 @@ def test_a_limit_on_a_card_that_the_process_does_not_hold_is_not_drawn(explain: 
     assert "overshoot" not in text
 
 
-def test_the_other_card_is_not_said_to_be_under_no_limit_by_a_guess(explain: Explainer) -> None:
+def test_the_other_gpu_is_not_said_to_be_under_no_limit_by_a_guess(explain: Explainer) -> None:
     explain.write(train=HALF)
     text = explain.text(held={0: 1.5, 1: 0.5})
     assert "12.0 GiB on GPU 1" in text

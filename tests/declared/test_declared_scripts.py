@@ -9,14 +9,14 @@ import pytest
 
 from gpuwatch.model.snapshot import Confidence
 from tests.declared.tables import Case, cases
-from tests.support.declared import Explainer, card, said
+from tests.support.declared import Explainer, gpu, said
 
 pytestmark = pytest.mark.slow  # real processes
 
 
 @pytest.fixture
 def explain(tmp_path: Path) -> Explainer:
-    return Explainer(tmp_path, [card(index) for index in range(8)])
+    return Explainer(tmp_path, [gpu(index) for index in range(8)])
 
 
 @cases("declared/training")

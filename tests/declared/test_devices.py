@@ -21,7 +21,7 @@ from gpuwatch.declared.visible_devices import (
     targets,
 )
 from gpuwatch.model.snapshot import Order, Visible
-from tests.declared.cards import MIXED, A, B, D, card, part
+from tests.declared.machines import MIXED, A, B, D, gpu, part
 from tests.declared.tables import Case, cases
 from tests.support.builders import GIB, MIB
 
@@ -39,7 +39,7 @@ def facts(cgroup: str = SESSION, environ: Mapping[str, str] | Unread | None = No
 def resolved(
     environment: Mapping[str, str] | None = None,
     *,
-    cards: Sequence[GpuFacts] = A,
+    gpus: Sequence[GpuFacts] = A,
     cgroup: str = SESSION,
     container: str = "",
     script: Mapping[str, str | None] | None = None,
@@ -50,12 +50,12 @@ def resolved(
     settings = {name: Setting(value=value) for name, value in (environment or {}).items()}
     for name, value in (script or {}).items():
         settings[name] = Setting(value=value, where="train.py", line=3, text=f'os.environ["{name}"] = …')
-    return device_set(settings, selections, frameworks, replace(facts(cgroup), container=container), cards)
+    return device_set(settings, selections, frameworks, replace(facts(cgroup), container=container), gpus)
 
 
-def indices(visible: Visible | None, cards: Sequence[GpuFacts] = A) -> list[int | str] | None:
+def indices(visible: Visible | None, gpus: Sequence[GpuFacts] = A) -> list[int | str] | None:
     """Give NVML indices of the GPUs, UUIDs of instances; None where nothing is known."""
-    index = {one.uuid: one.index for one in cards}
+    index = {one.uuid: one.index for one in gpus}
     return None if visible is None else [index.get(uuid, uuid) for uuid in visible.gpus]
 
 
@@ -69,7 +69,7 @@ def choice(*ordinals: int, framework: str = "tensorflow", line: int = 7) -> Sele
 AT_RUN_TIME = Selection(channel="visible_device_list", framework="tensorflow", ordinals=None, where="train.py", line=9)
 
 MACHINES = {"A": A, "A1": A[:1], "B": B, "D": D, "MIXED": MIXED}
-"""Those of `support.cards`; A1 is one card."""
+"""Those of `machines`; A1 is one gpu."""
 CGROUPS = {"docker": DOCKER, "pod": POD, "slurm": SLURM, "session": SESSION}
 """Names of cgroups in the table; any other text is a cgroup itself."""
 
@@ -80,7 +80,7 @@ def test_what_a_process_sees(case: Case) -> None:
     machine, cgroup = MACHINES[case.get("cards", "A")], str(case["cgroup"])
     result = resolved(
         case["environ"],
-        cards=machine,
+        gpus=machine,
         cgroup=CGROUPS.get(cgroup, cgroup),
         container=case.get("container", ""),
         selections=[choice(*ordinals, framework=framework) for framework, ordinals in case.get("chooses", ())],
@@ -159,7 +159,7 @@ def test_what_is_set_at_run_time_is_not_known() -> None:
 
 
 def test_an_order_set_at_run_time_leaves_the_ordinals_unsure() -> None:
-    result = resolved({"CUDA_VISIBLE_DEVICES": "0"}, cards=B, script={"CUDA_DEVICE_ORDER": None})
+    result = resolved({"CUDA_VISIBLE_DEVICES": "0"}, gpus=B, script={"CUDA_DEVICE_ORDER": None})
     assert result.visible is not None
     assert result.visible.order is Order.HEURISTIC
     assert [hint.rule for hint in find_hints({ORDER: Setting(value=None)})] == ["dynamic"]
@@ -185,8 +185,8 @@ def test_a_choice_at_run_time_leaves_the_set_and_is_said() -> None:
     assert "at run time" in odd.visible.note
 
 
-def all_of(cards: Sequence[GpuFacts]) -> tuple[TargetGpu, ...]:
-    return tuple(TargetGpu(one.uuid, one.total) for one in cards)
+def all_of(gpus: Sequence[GpuFacts]) -> tuple[TargetGpu, ...]:
+    return tuple(TargetGpu(one.uuid, one.total) for one in gpus)
 
 
 def visible(*gpus: str, order: Order = Order.EXACT) -> Visible:
@@ -234,8 +234,8 @@ def test_a_mig_instance_is_a_part_of_its_gpu_with_its_own_size() -> None:
 
 
 def test_a_size_that_is_not_known_stays_unknown() -> None:
-    cards = [card(0, "GPU-a", total=None), card(1, "GPU-b", mig=True, slices=(part("MIG-1", 1),))]
-    assert targets(0, visible("GPU-a"), cards) == (TargetGpu("GPU-a", None),)
+    gpus = [gpu(0, "GPU-a", total=None), gpu(1, "GPU-b", mig=True, slices=(part("MIG-1", 1),))]
+    assert targets(0, visible("GPU-a"), gpus) == (TargetGpu("GPU-a", None),)
 
 
 VALUES = st.none() | st.text(max_size=12) | st.sampled_from(["0", "1,0", "-1", "GPU-a", "all", "void", "0:1", "MIG-1"])
@@ -255,7 +255,7 @@ CHOICES = st.builds(
     frameworks=st.none() | st.lists(st.sampled_from(["tensorflow", "jax", "torch"]), max_size=3),
     cgroup=st.sampled_from([DOCKER, POD, SLURM, SESSION, "/", ""]) | st.text(max_size=8),
     environ=st.sampled_from([{}, Unread.DENIED]),
-    cards=st.sampled_from([A, B, D, MIXED, []]),
+    gpus=st.sampled_from([A, B, D, MIXED, []]),
     device=st.none() | st.integers(-2, 9) | st.text(max_size=6),
 )
 def test_nothing_raises_and_only_what_is_there_is_seen(
@@ -264,14 +264,14 @@ def test_nothing_raises_and_only_what_is_there_is_seen(
     frameworks: list[str] | None,
     cgroup: str,
     environ: Mapping[str, str] | Unread,
-    cards: list[GpuFacts],
+    gpus: list[GpuFacts],
     device: int | str | None,
 ) -> None:
-    result = device_set(settings, selections, frameworks, facts(cgroup, environ), cards)
+    result = device_set(settings, selections, frameworks, facts(cgroup, environ), gpus)
     for seen in filter(None, (result.visible, result.unselected)):
-        there = {one.uuid for one in cards} | {one.uuid for whole in cards for one in whole.slices}
+        there = {one.uuid for one in gpus} | {one.uuid for whole in gpus for one in whole.slices}
         assert there.issuperset(seen.gpus)
         assert len(set(seen.gpus)) == len(seen.gpus)
         assert (seen.text + seen.where + seen.note).isprintable()
-    concerned = targets(device, result.visible, cards)
-    assert {one.gpu for one in concerned} <= {one.uuid for one in cards}
+    concerned = targets(device, result.visible, gpus)
+    assert {one.gpu for one in concerned} <= {one.uuid for one in gpus}

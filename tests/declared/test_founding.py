@@ -1,4 +1,4 @@
-"""The scripts that people share cards with, run as real processes of a real user, and read by everybody there is.
+"""The scripts that people share GPUs with, run as real processes of a real user, and read by everybody there is.
 
 Root and the user must find what the script declares; another user may see the command line and nothing else, and must
 say so.
@@ -85,7 +85,7 @@ def check(example: Example, declared: Declared) -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_that_people_share_cards_with(name: str, public: Path) -> None:
+def test_an_example_that_people_share_gpus_with(name: str, public: Path) -> None:
     example = EXAMPLES[name]
     (public / "train.py").write_text(SOURCES[name])
     if example.rc:

@@ -17,7 +17,7 @@ floatX = float32
 device = gpu0
 
 [lib]
-# seed of many a shared card
+# seed of many a shared GPU
 cnmem = 0.3
 """
 

@@ -175,7 +175,7 @@ def test_no_environment_and_no_command_line_is_too_odd(
     environ: dict[str, str], argv: list[str], machine: Sequence[GpuFacts]
 ) -> None:
     declared = resolve(Facts(pid=1, environ=environ, argv=tuple(argv), libraries=JAX | TORCH), machine)
-    uuids = {card.uuid for card in machine}
+    uuids = {gpu.uuid for gpu in machine}
     for limit in declared.limits:
         assert limit.gpu in uuids
         assert limit.bytes >= 0

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from gpuwatch.declared.facts import GpuFacts
 from gpuwatch.declared.visible_devices import parse
 from gpuwatch.model.snapshot import Order
-from tests.declared.cards import MIXED, A, B, D, card, part
+from tests.declared.machines import MIXED, A, B, D, gpu, part
 from tests.declared.tables import Case, cases
 
 MACHINES = {"A": A, "A1": A[:1], "B": B, "D": D, "MIXED": MIXED, "NONE": []}
-"""Those of `support.cards`; A1 is one card."""
+"""Those of `machines`; A1 is one gpu."""
 
 
 @cases("declared/visible")
@@ -34,14 +34,14 @@ def test_hostile_numbers_and_drivers_of_no_known_version() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cards", "certainty"),
+    ("gpus", "certainty"),
     [
-        ([card(0, "GPU-1", name=""), card(1, "GPU-2", name="")], Order.HEURISTIC),
-        ([card(0, "GPU-1", mig=True, slices=(part("MIG-1", 7),))], Order.EXACT),
+        ([gpu(0, "GPU-1", name=""), gpu(1, "GPU-2", name="")], Order.HEURISTIC),
+        ([gpu(0, "GPU-1", mig=True, slices=(part("MIG-1", 7),))], Order.EXACT),
     ],
 )
-def test_how_sure_an_ordinal_is_without_a_model_and_of_one_instance(cards: list[GpuFacts], certainty: Order) -> None:
-    assert parse("0", cards).order is certainty
+def test_how_sure_an_ordinal_is_without_a_model_and_of_one_instance(gpus: list[GpuFacts], certainty: Order) -> None:
+    assert parse("0", gpus).order is certainty
 
 
 def test_an_order_that_cuda_does_not_know_is_named() -> None:
@@ -58,12 +58,12 @@ def test_an_order_that_cuda_does_not_know_is_named() -> None:
     ],
 )
 def test_pci_bus_id_counts_by_slot_and_not_by_nvml_s_index(low: str, order: str | None, first: str) -> None:
-    swapped = [card(0, "GPU-high", bus_id="00000000:C1:00.0"), card(1, "GPU-low", bus_id=low)]
+    swapped = [gpu(0, "GPU-high", bus_id="00000000:C1:00.0"), gpu(1, "GPU-low", bus_id=low)]
     assert parse("0", swapped, order).gpus == (first,)
 
 
 def test_a_gpu_that_never_gave_its_uuid_cannot_be_shown() -> None:
-    assert parse(None, [card(0, ""), card(1, "GPU-b")], None).gpus == ("GPU-b",)
+    assert parse(None, [gpu(0, ""), gpu(1, "GPU-b")], None).gpus == ("GPU-b",)
 
 
 ENTRIES = st.one_of(
@@ -75,15 +75,13 @@ ENTRIES = st.one_of(
 
 @given(
     value=st.lists(ENTRIES, max_size=6).map(",".join),
-    cards=st.sampled_from([A, B, D, MIXED, []]),
+    gpus=st.sampled_from([A, B, D, MIXED, []]),
     order=st.none() | st.text(max_size=12),
 )
-def test_no_text_raises_and_what_is_seen_is_there_and_once(
-    value: str, cards: list[GpuFacts], order: str | None
-) -> None:
-    result = parse(value, cards, order)
-    there = {one.uuid for one in cards if not one.mig} | {one.uuid for whole in cards for one in whole.slices}
+def test_no_text_raises_and_what_is_seen_is_there_and_once(value: str, gpus: list[GpuFacts], order: str | None) -> None:
+    result = parse(value, gpus, order)
+    there = {one.uuid for one in gpus if not one.mig} | {one.uuid for whole in gpus for one in whole.slices}
     assert there.issuperset(result.gpus)
     assert len(set(result.gpus)) == len(result.gpus)
     assert result.note.isprintable()
-    assert parse(value + ",-1", cards, order).gpus == result.gpus
+    assert parse(value + ",-1", gpus, order).gpus == result.gpus

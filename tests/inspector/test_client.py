@@ -143,16 +143,16 @@ def test_the_machine_is_told_once_to_each_reader(inspector: Start, tmp_path: Pat
     share = Share(user="ada", share=0.5)
     now = [0.0]
     one = inspector(odd, shares=(share,), clock=lambda: now[0])
-    one.cards = (GpuFacts(index=0, uuid="GPU-a", total=7),)
+    one.gpus = (GpuFacts(index=0, uuid="GPU-a", total=7),)
     for pid in range(1, 5):
         one.ask(pid, 7, "ada")
     words(one, times=4)
     now[0] = 5.5  # after the pause that follows a batch in which a reader failed
-    one.cards = (GpuFacts(index=0, uuid="GPU-a", total=8),)
+    one.gpus = (GpuFacts(index=0, uuid="GPU-a", total=8),)
     one.ask(5, 7, "ada")
     words(one, times=1)
     told = [json.loads(line) for line in log.read_text().splitlines()]
-    assert [(line["pid"], "shares" in line, line.get("cards", [{}])[0].get("total")) for line in told] == [
+    assert [(line["pid"], "shares" in line, line.get("gpus", [{}])[0].get("total")) for line in told] == [
         (1, True, 7),
         (2, False, None),
         (3, False, None),

@@ -27,7 +27,7 @@ from gpuwatch.inspector.cgroups import ContainerId
 from gpuwatch.inspector.containers import ContainerName, ContainerNames
 from gpuwatch.model.snapshot import Container
 from tests import CHECKOUT
-from tests.declared.cards import A
+from tests.declared.machines import A
 from tests.inspector.test_cgroups import ID, OTHER
 from tests.support.process import ME, ROOT, SOMEBODY_ELSE, Member, family, fixture_process, stat_line
 from tests.support.waiting import Clock

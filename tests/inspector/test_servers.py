@@ -144,7 +144,7 @@ def machine(proc: Path, *links: str, tcp: bytes = b"", tcp6: bytes = b"", pid: i
 
 @cases("inspector/servers")
 def test_servers_by_their_ancestors_and_their_ports(tmp_path: Path, case: Case) -> None:
-    """The front end is above who holds the card; what a page or a notebook starts is its own.
+    """The front end is above who holds the GPU; what a page or a notebook starts is its own.
 
     An engine of vLLM's without a front end above it is a script's, or what is left of a server that has ended. Of ports
     neither debugpy's nor torchrun's own count, nor where ranks and workers meet, nor those that the kernel hands out,

@@ -27,7 +27,7 @@ from tests.support.waiting import PATIENCE, wait_for
 pytestmark = pytest.mark.slow  # real processes
 
 GIB = 1 << 30
-CARDS = (
+GPUS = (
     GpuFacts(index=0, uuid="GPU-aaaa", name="H100", bus_id="0:1:0.0", total=80 * GIB),
     GpuFacts(index=1, uuid="GPU-bbbb", name="H100", bus_id="0:2:0.0", total=80 * GIB),
 )
@@ -111,7 +111,7 @@ def ask(child: Reader, pid: int, *, start: int = -1, **told: Any) -> Declared:
 def test_an_environment_becomes_a_limit(reader: Reader) -> None:
     given = {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".3", "CUDA_VISIBLE_DEVICES": "1"}
     with sharing("-c", "import jax", environ=given) as process:
-        for declared in (ask(reader, process.pid, cards=CARDS), ask(reader, process.pid)):
+        for declared in (ask(reader, process.pid, gpus=GPUS), ask(reader, process.pid)):
             assert declared.knowledge is Knowledge.READ
             (limit,) = declared.limits
             assert (limit.gpu, limit.bytes) == ("GPU-bbbb", round(0.3 * 80 * GIB))
@@ -119,7 +119,7 @@ def test_an_environment_becomes_a_limit(reader: Reader) -> None:
 
 def test_it_is_said_that_the_process_has_ended(reader: Reader) -> None:
     with subprocess.Popen(["sleep", "600"]) as process:
-        assert not ask_all(reader, process.pid, cards=CARDS).ended
+        assert not ask_all(reader, process.pid, gpus=GPUS).ended
         process.kill()
         wait_for(lambda: procfs.read_stat(process.pid).state == "Z")
         assert ask_all(reader, process.pid).ended
@@ -143,7 +143,7 @@ def test_it_is_said_that_the_process_has_ended(reader: Reader) -> None:
 def test_a_hostile_source_costs_one_answer(reader: Reader, tmp_path: Path, source: str) -> None:
     (tmp_path / "train.py").write_text(source)
     with sharing("train.py", cwd=tmp_path) as process:
-        ask(reader, process.pid, cards=CARDS)
+        ask(reader, process.pid, gpus=GPUS)
     assert ask(reader, os.getpid()).knowledge is not Knowledge.PENDING
 
 

@@ -75,14 +75,14 @@ if os.fork() == 0:
     os.setresgid(me, me, me)
     os.setresuid(me, me, me)
     (training,) = Owners().read([pid])
-    cards = [builders.gpu(0, uuid=uuid, holdings=[builders.holding(pid, 20, start=training.start)])]
+    gpus = [builders.gpu(0, uuid=uuid, holdings=[builders.holding(pid, 20, start=training.start)])]
     told = []
     for shares in ({}, SharesReader().read()):
         asking = DeclarationCache(InProcessInspector())
         asking.published = shares
-        (one,) = asking.annotate([training], cards, 1)
-        told.append(json.loads(encode(builders.snapshot(cards, [one])))["processes"][0]["declared"])
-    idle = [pid for _, pid, _ in idle_times(builders.snapshot(cards)) or ()]
+        (one,) = asking.annotate([training], gpus, 1)
+        told.append(json.loads(encode(builders.snapshot(gpus, [one])))["processes"][0]["declared"])
+    idle = [pid for _, pid, _ in idle_times(builders.snapshot(gpus)) or ()]
     print(json.dumps({"uid": os.geteuid(), "raw": raw, "stores": stores, "told": told, "idle": idle}), flush=True)
     os._exit(0)
 os.wait()

@@ -153,7 +153,7 @@ def test_a_gpu_that_is_no_longer_listed_is_visible_to_nobody(driver: Driver) -> 
         one.communicate()
     (declared,) = [it.declared for it in snapshot.processes if it.declared]
     assert declared.visible
-    assert declared.visible.gpus == tuple(str(card.uuid) for card in driver.gpus)
+    assert declared.visible.gpus == tuple(str(gpu.uuid) for gpu in driver.gpus)
 
 
 def test_a_figure_is_as_old_as_the_sample_that_it_was_read_in(driver: Driver) -> None:

@@ -170,24 +170,24 @@ def test_nothing_is_asked_before_each_gpu_was_looked_up() -> None:
     assert bench.asked() == []
     bench.see(ADA, gpus=(GPU, Gpu(index=1, health=Health.LOST)), count=2)
     assert bench.asked() == [7]
-    assert [card.uuid for card in bench.client.cards] == ["GPU-a", "index-1"]
+    assert [gpu.uuid for gpu in bench.client.gpus] == ["GPU-a", "index-1"]
     bench.see(ADA, gpus=(OTHER,), count=3)
-    cards = [(card.index, card.uuid, card.total) for card in bench.client.cards]
-    assert cards == [(0, "index-0", None), (1, "GPU-b", 80 * GIB), (2, "index-2", None)]
+    facts = [(gpu.index, gpu.uuid, gpu.total) for gpu in bench.client.gpus]
+    assert facts == [(0, "index-0", None), (1, "GPU-b", 80 * GIB), (2, "index-2", None)]
 
 
 def test_all_are_asked_again_when_the_gpus_change() -> None:
-    """A limit in bytes follows from their memory; the same GPUs are the very same cards."""
+    """A limit in bytes follows from their memory; the same GPUs are the very same facts."""
     bench = Bench()
     for _ in range(2):
         bench.see(ADA, BEN, gpus=(GPU, OTHER), count=2)
         bench.answer(ADA, BEN)
-    before = bench.client.cards
+    before = bench.client.gpus
     bench.see(ADA, BEN, gpus=(GPU, OTHER), count=2)
-    assert bench.client.cards is before
+    assert bench.client.gpus is before
     assert bench.asked() == [7, 8]
     bench.see(ADA, BEN, gpus=(GPU, msgspec.structs.replace(OTHER, memory=Memory(total=40 * GIB))), count=2)
-    assert [card.total for card in bench.client.cards] == [80 * GIB, 40 * GIB]
+    assert [gpu.total for gpu in bench.client.gpus] == [80 * GIB, 40 * GIB]
     assert bench.asked() == [7, 8]
 
 
@@ -196,15 +196,15 @@ def test_a_gpu_in_trouble_is_what_it_was() -> None:
     mig = Instance(uuid="MIG-1", name="1g", gpu_instance=7, compute_instance=0, memory=Memory(total=10 * GIB))
     cut = msgspec.structs.replace(GPU, mig=True, instances=(mig,))
     bench.see(ADA, gpus=(cut,))
-    cards = bench.client.cards
-    assert cards[0].mig
-    assert cards[0].slices == (MigFacts(uuid="MIG-1", gpu_instance=7, total=10 * GIB),)
+    facts = bench.client.gpus
+    assert facts[0].mig
+    assert facts[0].slices == (MigFacts(uuid="MIG-1", gpu_instance=7, total=10 * GIB),)
     bench.answer(ADA)
     lost = Gpu(index=0, uuid="GPU-a", health=Health.LOST, mig=Reason.ERROR)
     unread = msgspec.structs.replace(mig, memory=Memory())
     for gpu in (lost, msgspec.structs.replace(cut, memory=Memory(), instances=(unread,))):
         bench.see(ADA, gpus=(gpu,))
-        assert bench.client.cards is cards
+        assert bench.client.gpus is facts
     assert bench.asked() == [7]
 
 

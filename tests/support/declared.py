@@ -5,7 +5,7 @@ Figures of facts are in MiB, as people and frameworks write them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ TORCH = frozenset({"libc.so.6", "libtorch_cuda.so", "libc10_cuda.so", "libcudart
 TENSORFLOW = frozenset({"libc.so.6", "libtensorflow_framework.so.2", "_pywrap_tensorflow_internal.so"})
 
 
-def cards(*totals: int, uuids: Sequence[str] = (), names: Sequence[str] = ()) -> tuple[GpuFacts, ...]:
+def gpus(*totals: int, uuids: Sequence[str] = (), names: Sequence[str] = ()) -> tuple[GpuFacts, ...]:
     """Return a machine of GPUs with so many MiB each."""
     return tuple(
         GpuFacts(
@@ -44,9 +44,9 @@ def cards(*totals: int, uuids: Sequence[str] = (), names: Sequence[str] = ()) ->
     )
 
 
-A = cards(11019, 11019, 11019, 11019, uuids=("GPU-aaaa0001", "GPU-bbbb0002", "GPU-bbcc0003", "GPU-dddd0004"))
-B = cards(2048, 24576, names=("NVIDIA Quadro P400", "NVIDIA GeForce RTX 3090"))
-C = cards(2002)
+A = gpus(11019, 11019, 11019, 11019, uuids=("GPU-aaaa0001", "GPU-bbbb0002", "GPU-bbcc0003", "GPU-dddd0004"))
+B = gpus(2048, 24576, names=("NVIDIA Quadro P400", "NVIDIA GeForce RTX 3090"))
+C = gpus(2002)
 D = (
     GpuFacts(
         index=0,
@@ -59,9 +59,9 @@ D = (
         ),
     ),
 )
-E = cards(81920, 81920)
-T = cards(15109)
-M = cards(2048)
+E = gpus(81920, 81920)
+T = gpus(15109)
+M = gpus(2048)
 DOCKER = "/system.slice/docker-" + "3f9a1c" + "0" * 58 + ".scope"
 
 
@@ -86,7 +86,7 @@ def facts(
 
 def limits(declared: Declared, machine: Sequence[GpuFacts]) -> dict[int, float]:
     """Return the limits by index, in MiB."""
-    indices = {card.uuid: card.index for card in machine}
+    indices = {gpu.uuid: gpu.index for gpu in machine}
     return {indices[limit.gpu]: limit.bytes / MIB for limit in declared.limits}
 
 
@@ -94,20 +94,20 @@ def visible(declared: Declared, machine: Sequence[GpuFacts]) -> list[int] | None
     """Return the indices of what a process can see."""
     if declared.visible is None:
         return None
-    return [next(card.index for card in machine if card.uuid == uuid) for uuid in declared.visible.gpus]
+    return [next(gpu.index for gpu in machine if gpu.uuid == uuid) for uuid in declared.visible.gpus]
 
 
-def card(index: int, total: float = 80, **changes: Any) -> Gpu:
+def gpu(index: int, total: float = 80, **changes: Any) -> Gpu:
     """Return a GPU of so many GiB."""
     return builders.gpu(index, memory=builders.memory(total=round(total * GIB), reserved=0), **changes)
 
 
 class InProcessInspector(InspectorClient):
-    """Inspector that answers in this process."""
+    """Inspector that answers in this process: what it reads, or as `answer` does."""
 
-    def __init__(self, shares: tuple[Share, ...] = ()) -> None:
+    def __init__(self, shares: tuple[Share, ...] = (), answer: Callable[[Question], Answer] | None = None) -> None:
         super().__init__()
-        self._inspector = Inspector()
+        self._answer = answer or Inspector().answer
         self._shares = shares
         self._answers: list[Answer] = []
 
@@ -116,8 +116,8 @@ class InProcessInspector(InspectorClient):
         return False
 
     def ask(self, pid: int, start: int, user: str) -> None:
-        question = Question(pid=pid, start=start, user=user, cards=self.cards, driver=self.driver, shares=self._shares)
-        self._answers.append(self._inspector.answer(question))
+        question = Question(pid=pid, start=start, user=user, gpus=self.gpus, driver=self.driver, shares=self._shares)
+        self._answers.append(self._answer(question))
 
     def retain(self, wanted: Collection[tuple[int, int]]) -> None:
         pass

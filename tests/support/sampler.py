@@ -16,7 +16,7 @@ from gpuwatch.model.snapshot import Gpu, Health, Snapshot, decode
 from gpuwatch.sources.local import LocalSource
 from gpuwatch.sources.source import Source
 from tests import CHECKOUT
-from tests import driver as cards
+from tests import driver as fake
 from tests.driver import GIB, Driver, Proc
 from tests.support.waiting import PATIENCE, describe, wait_for
 
@@ -170,7 +170,7 @@ def gpu(snapshot: Snapshot, index: int) -> Gpu:
 def eight(driver: Driver, *faults: str) -> Driver:
     """Put eight GPUs into the machine, a process of ours on each, and faults."""
     return driver.put(
-        gpus=[cards.Gpu(index, memory_used=3 * GIB, util_gpu=50) for index in range(8)],
+        gpus=[fake.Gpu(index, memory_used=3 * GIB, util_gpu=50) for index in range(8)],
         procs=[Proc(index, ME, memory=2 * GIB, sm=40) for index in range(8)],
         faults=list(faults),
     )

@@ -7,12 +7,12 @@ import pytest
 
 from gpuwatch.analysis.explanation import explain_process
 from gpuwatch.base.units import MIB
+from gpuwatch.declared.contradictions import HeldGpus, without_contradicted
 from gpuwatch.declared.facts import Facts, Share
 from gpuwatch.declared.resolver import resolve
 from gpuwatch.inspector.context import find_batch_job, find_slurm_job
 from gpuwatch.model.shares import is_conclusive
 from gpuwatch.model.snapshot import Gpu, Holding, Memory, Process, Snapshot
-from gpuwatch.sampler.declarations import HeldGpus, without_contradicted
 from tests.declared.tables import Case, cases
 from tests.declared.test_resolver import MACHINES, process
 from tests.support.declared import limits, visible
@@ -35,7 +35,7 @@ def held(case: Case) -> dict[int, int]:
     return {int(index): size for index, size in case["holds"].items()}
 
 
-@cases("sampler/contradicted")
+@cases("declared/contradicted")
 def test_what_is_said_of_a_process_on_other_gpus(case: Case) -> None:
     """`visible` is None where the mapping is not known, `why` and `holds` are words of the explanation."""
     facts, machine, expect = process(case), MACHINES[case["machine"]], case["expect"]
