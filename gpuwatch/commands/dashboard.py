@@ -9,7 +9,6 @@ import sys
 from gpuwatch.base.errors import NoThreadError, UnavailableError, UsageError
 from gpuwatch.commands.flags import parse_indices
 from gpuwatch.commands.startup import configured, fixed_settings, interval_of, open_source
-from gpuwatch.config.types import Config
 from gpuwatch.sources.sampler_process import SamplerProcess
 from gpuwatch.ui.choices import Remembered, read_choices
 
@@ -23,22 +22,17 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     config = configured(args)
     remembered = Remembered() if args.demo else read_choices(fixed_settings(args))
     seconds = remembered.interval or interval_of(args, config)
-    if args.host:
-        return _show_hosts(args, config, seconds, remembered)
-    source = open_source(args, config, sampler, interval=seconds, only=only, tmux=config.tmux)
-    try:
-        from gpuwatch.commands.dashboard_app import show
+    if not args.host:
+        source = open_source(args, config, sampler, interval=seconds, only=only, tmux=config.tmux)
+        try:
+            from gpuwatch.commands.dashboard_app import show
 
-        return show(source, args, config, seconds, only, remembered)
-    except UnavailableError as error:
-        if not config.hosts or args.demo or isinstance(error, NoThreadError):
-            raise
-        return _show_hosts(args, config, seconds, remembered)  # a laptop, from which other machines are watched
-    finally:
-        source.close()
-
-
-def _show_hosts(args: argparse.Namespace, config: Config, seconds: float, remembered: Remembered) -> int:
+            return show(source, args, config, seconds, only, remembered)
+        except UnavailableError as error:
+            if not config.hosts or args.demo or isinstance(error, NoThreadError):
+                raise  # else it is a laptop, from which other machines are watched
+        finally:
+            source.close()
     from gpuwatch.commands.hosts import show_hosts  # for those who have other hosts
 
     return show_hosts(args, config, seconds, remembered)

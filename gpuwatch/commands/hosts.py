@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpuwatch.base.text import clean
 from gpuwatch.commands.dashboard_setup import DashboardReloader, dashboard_options, prepare_memory
-from gpuwatch.commands.filters import check_filter_flag
-from gpuwatch.commands.startup import Reloader
+from gpuwatch.commands.startup import Reloader, check_filter_flag
 from gpuwatch.config.types import Config
 from gpuwatch.fleet.remote import RemoteHosts
 from gpuwatch.fleet.ssh import Hosts, find_hosts

@@ -17,10 +17,16 @@ from gpuwatch.analysis.rows import rows, sort
 from gpuwatch.base.text import clean
 from gpuwatch.base.units import gib
 from gpuwatch.commands.console import Console, TextColumn, cut, format_table
-from gpuwatch.commands.filters import check_filter_flag
 from gpuwatch.commands.flags import parse_indices
 from gpuwatch.commands.gpustat import gpustat_json, measure_cpu
-from gpuwatch.commands.startup import check_snapshot, configured, first_snapshot, interval_of, open_source
+from gpuwatch.commands.startup import (
+    check_filter_flag,
+    check_snapshot,
+    configured,
+    first_snapshot,
+    interval_of,
+    open_source,
+)
 from gpuwatch.config.types import Config
 from gpuwatch.history.history import HistoryView
 from gpuwatch.model.fields import GPU, PROCESS, Field, Row, host_words, process_words, share_words, state_words

@@ -9,10 +9,9 @@ from gpuwatch.base.text import clean
 from gpuwatch.base.threads import start_thread
 from gpuwatch.commands.dashboard import check_terminal
 from gpuwatch.commands.dashboard_setup import dashboard_options, prepare_memory
-from gpuwatch.commands.filters import check_filter_flag
 from gpuwatch.commands.flags import add_flags, add_refused_demo
 from gpuwatch.commands.recorded import open_recording, parse_at
-from gpuwatch.commands.startup import configured, fixed_settings
+from gpuwatch.commands.startup import check_filter_flag, configured, fixed_settings
 from gpuwatch.monitor import Monitor
 from gpuwatch.recorder.replay import Replay
 from gpuwatch.ui.choices import read_choices

@@ -12,6 +12,7 @@ import msgspec
 
 from gpuwatch.base.child import start_error
 from gpuwatch.base.errors import GpuwatchError, UnavailableError, UsageError
+from gpuwatch.base.text import clean
 from gpuwatch.base.units import MAX_INTERVAL_S, MIB, MIN_INTERVAL_S, parse_duration, parse_percent, parse_size
 from gpuwatch.commands.flags import parse_value
 from gpuwatch.config import Reloaded, keys_in_files, load, reload
@@ -64,6 +65,18 @@ def fixed_settings(args: argparse.Namespace) -> frozenset[str]:
 
 def _given(flags: Mapping[str, object]) -> dict[str, Any]:
     return {name: value for name, value in flags.items() if value is not None}
+
+
+def check_filter_flag(args: argparse.Namespace, config: Config) -> str:
+    """Return the text of --filter, empty where it is not given; raises UsageError for a mistake in it."""
+    from gpuwatch.model.filters import Filter, FilterError  # for the commands that have the flag
+
+    words = clean(args.filter or "")
+    try:
+        Filter.parse(words, config.filters, finished=True)
+    except FilterError as error:
+        raise UsageError(f"--filter: {error}") from None
+    return words
 
 
 def interval_of(args: argparse.Namespace, config: Config) -> float:
