@@ -9,7 +9,7 @@ import time
 from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
 from gpuwatch.base.errors import UsageError
 from gpuwatch.commands.console import Console
-from gpuwatch.commands.flags import add_flags, add_refused_demo
+from gpuwatch.commands.flags import add_flags
 from gpuwatch.commands.startup import configured
 from gpuwatch.config import path
 from gpuwatch.recorder.messages import make_routes, raised
@@ -17,14 +17,11 @@ from gpuwatch.recorder.messages import make_routes, raised
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser)
-    add_refused_demo(parser)
     parser.add_argument("--test", action="store_true", help="send one message now, and say what came of it")
 
 
 def main(args: argparse.Namespace, _sampler: object = None) -> int:
     """Send the message and return the exit code: 1 where an address failed; raises UsageError."""
-    if args.demo:
-        raise UsageError("--demo does not go with `gpuwatch notify`")
     if not args.test:
         raise UsageError("notify: --test is missing; `gpuwatch notify --test` sends one message")
     config = configured(args)

@@ -7,13 +7,12 @@ from pathlib import Path
 
 from gpuwatch.base.errors import UsageError
 from gpuwatch.base.text import clean
-from gpuwatch.commands.flags import add_flags, add_refused_demo
+from gpuwatch.commands.flags import add_flags
 from gpuwatch.recorder.opening import StoreError, copy_store
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser)
-    add_refused_demo(parser)
     parser.add_argument("action", choices=["copy"], help="copy a recording, also one that is being written")
     parser.add_argument("file", metavar="FILE", help="the recording, or your store of events and use")
     parser.add_argument("to", metavar="TO", help="the copy; it must not exist")
@@ -21,8 +20,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace, _sampler: object = None) -> int:
     """Copy the file and return the exit code; raises UsageError."""
-    if args.demo:
-        raise UsageError("--demo does not go with `gpuwatch recording`")
     try:
         copy_store(Path(args.file), Path(args.to))
     except FileNotFoundError:
