@@ -92,6 +92,10 @@ def process_owner(pid: int, start: int) -> str:
     return f"process:{pid}:{start}"
 
 
+def _process_keys(gpu: str, process: Owner, *metrics: Metric) -> tuple[Key, ...]:
+    return tuple([Key(gpu, process_owner(*process), metric) for metric in metrics])
+
+
 def parse_key(words: str) -> Key | None:
     """Return the key of `gpu/owner/metric`; None where that is none, as in a file that was damaged."""
     found = _KEY.fullmatch(words)
@@ -325,7 +329,6 @@ class Series:
 
 
 def _gaps(values: Sequence[float]) -> int:
-    """Return the number of gaps."""
     return sum(1 for value in values if value != value)
 
 
@@ -536,11 +539,7 @@ class Timeline:
         owners: _Owners = {}
         sums: dict[int | None, float] = {}
         for process, (size, sm) in merge_holdings(gpu.holdings).items():
-            keys = before.get(process)
-            if keys is None:
-                name = process_owner(*process)
-                keys = (Key(gpu.key, name, Metric.MEMORY), Key(gpu.key, name, Metric.SM))
-            owners[process] = keys
+            keys = owners[process] = before.get(process) or _process_keys(gpu.key, process, Metric.MEMORY, Metric.SM)
             self._put(keys[0], size, time, until)
             self._put(keys[1], sm, time, until)
             if known(size):
@@ -556,12 +555,7 @@ class Timeline:
         before = self._owners.get("", {})
         owners: _Owners = {}
         for one in snapshot.processes:
-            process = one.key
-            keys = before.get(process)
-            if keys is None:
-                name = process_owner(*process)
-                keys = (Key("", name, Metric.CPU), Key("", name, Metric.RSS))
-            owners[process] = keys
+            keys = owners[one.key] = before.get(one.key) or _process_keys("", one.key, Metric.CPU, Metric.RSS)
             self._put(keys[0], one.cpu, now, until)
             self._put(keys[1], one.rss, now, until)
             if one.uid is not None and one.user:
