@@ -79,7 +79,6 @@ class Exporter:
         self.registry.register(self)
 
     def take(self, frame: Frame) -> None:
-        """Replace the frame that the next scrape reads."""
         snapshot = frame.snapshot
         if snapshot.monotonic != self._taken:  # else only marks have changed
             self._taken = snapshot.monotonic
@@ -125,7 +124,6 @@ class TextFile:
         self._worker.wake()
 
     def close(self, seconds: float) -> None:
-        """Remove the file, and give up after `seconds`."""
         self._worker.close(seconds)
 
     def _task(self) -> float:
@@ -149,8 +147,7 @@ class TextFile:
             (self._folder / TEXTFILE).unlink()
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Prometheus's web configuration file
+# -- Prometheus's web configuration file --------------------------------------------------------------------------
 
 
 class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -236,8 +233,7 @@ def _no_password() -> str:
     raise ValueError("it has a password, which no exporter can be asked for")
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# HTTP
+# -- HTTP ---------------------------------------------------------------------------------------------------------
 
 
 def parse_address(text: str) -> tuple[str, int]:

@@ -135,12 +135,10 @@ class UserRow(NamedTuple):
     processes: int | None
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Rows
+# -- Rows ---------------------------------------------------------------------------------------------------------
 
 
 def gpu_labels(gpu: Gpu) -> Labels:
-    """Return the labels of a GPU: UUID, index, model."""
     return (gpu.uuid, str(gpu.index), gpu.name)
 
 
@@ -235,8 +233,7 @@ def _gpu_alerts(machine: ScrapedMachine) -> Iterable[tuple[Labels, int]]:
     ).items()
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Metrics
+# -- Metrics ------------------------------------------------------------------------------------------------------
 
 _GPU: Final[Mapping[str, tuple[str, str]]] = {
     "memory": ("memory_used", "Memory in use, without the driver's own"),

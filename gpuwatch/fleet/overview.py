@@ -138,8 +138,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     free: tuple[FreeGpus, ...] = ()
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# From samples to a fleet
+# -- From samples to a fleet --------------------------------------------------------------------------------------
 
 
 def make_fleet(
@@ -344,9 +343,7 @@ def free_gpus(hosts: Iterable[Host]) -> tuple[FreeGpus, ...]:
     return tuple(sorted(found, key=lambda one: (-one.most, -one.free, one.name, one.memory or 0)))
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Fields and filters
-
+# -- Fields and filters -------------------------------------------------------------------------------------------
 
 FLEET_PERSON: Final[Mapping[str, Field[FleetPerson]]] = table(
     (
@@ -420,8 +417,7 @@ ALERTS: Final[Grammar[FleetAlert]] = Grammar(
 )
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Hosts with room
+# -- Hosts with room ----------------------------------------------------------------------------------------------
 
 
 class HostOffer(NamedTuple):
@@ -466,9 +462,7 @@ def _fits(gpu: HostGpu, wanted: Request) -> bool:
     return wanted.share is None or (known(gpu.total) and gpu.left >= wanted.share * gpu.total)
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# One host
-
+# -- One host -----------------------------------------------------------------------------------------------------
 
 _OWNER_RULES: Final = {
     "gpuwatch_user_memory_bytes": "memory",
@@ -522,7 +516,6 @@ class HostPast(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def host_queries(instance: str) -> tuple[str, str]:
-    """Return the query of the owners on a host, and the query of its past."""
     on = f"instance={json.dumps(instance, ensure_ascii=False)}"
     owners, past = (f'{{__name__=~"{"|".join(rules)}", {on}}}' for rules in (_OWNER_RULES, _PAST_RULES))
     return owners, past

@@ -170,7 +170,6 @@ class RemoteHosts:
         self._hosts.begin()
 
     def rows(self) -> list[Host]:
-        """Return a row for each host."""
         found, frame = self._hosts.rows(), self._local.newest if self._local is not None else None
         if self._local is not None and frame is None:
             return [Host(name=self.here), *found]
@@ -199,17 +198,14 @@ class RemoteHosts:
         return monitor
 
     def set_limits(self, limits: Limits) -> None:
-        """Judge the host that is opened by other limits."""
         self.limits = limits
         if self._monitor is not None:
             self._monitor.set_limits(limits)
 
     def retry(self) -> None:
-        """Try the hosts in trouble again at once."""
         self._hosts.retry()
 
     def close(self) -> None:
-        """Kill every ssh and return at once."""
         self._hosts.close()
         if self._monitor is not None:
             self._monitor.stop()

@@ -117,8 +117,7 @@ def kill_command(host: RemoteHost, pid: int, start: int, *, whole_run: bool = Fa
     return ssh_command(host, *words, terminal=True)
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Connections
+# -- Connections --------------------------------------------------------------------------------------------------
 
 
 class SshConnection:
@@ -282,8 +281,7 @@ def explain_exit(host: RemoteHost, code: int | None, said: str) -> str:
     return said.removeprefix("gpuwatch: ") or f"gpuwatch has ended there ({describe_exit(code)})"
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Rows
+# -- Rows ---------------------------------------------------------------------------------------------------------
 
 
 class _Head(msgspec.Struct):
@@ -291,16 +289,12 @@ class _Head(msgspec.Struct):
     version: str = ""
 
 
-_decode_head: Final = msgspec.json.Decoder(_Head).decode
-_decode_status: Final = msgspec.json.Decoder(Status).decode
-
-
 def check_schema(line: bytes, ours: int) -> None:
     """Raise RemoteLineError, which says which side has to be upgraded, for a line of another schema; else ValueError.
 
     The ValueError, or RecursionError, is for a line that is no JSON.
     """
-    head = _decode_head(line)
+    head = msgspec.json.decode(line, type=_Head)
     if head.schema != ours:
         of = f" of gpuwatch {clean(head.version, 20)}" if head.version else ""
         where = "there" if head.schema < ours else f"here, where it is {__version__}"
@@ -312,7 +306,7 @@ def read_status_line(line: bytes) -> Status:
     """Decode a line of status; raises RemoteLineError."""
     try:
         check_schema(line, SCHEMA)
-        status = _decode_status(line)
+        status = msgspec.json.decode(line, type=Status)
     except (ValueError, RecursionError):
         raise RemoteLineError(f"it sent no line of status: {clean(line[:40])}") from None
     if len(status.gpus) > MOST_GPUS:
@@ -408,11 +402,9 @@ class Hosts(threading.Thread):
 
     @property
     def hosts(self) -> dict[str, RemoteHost]:
-        """The hosts by their names."""
         return {name: one.host for name, one in self._watched.items()}
 
     def run(self) -> None:
-        """Run the thread; called by `start`."""
         while not self._closed.wait(self._pause):
             for one in self._watched.values():
                 with self._guard:
@@ -450,7 +442,6 @@ class Hosts(threading.Thread):
                     one.connection.trouble = ""
 
     def retry(self) -> None:
-        """Try all hosts in trouble again at once."""
         with self._guard:
             for one in self._watched.values():
                 one.connection.retry()

@@ -364,7 +364,6 @@ class Use(NamedTuple):
         return rest if rest > 1e-9 * self.held else 0.0  # less is what rounding leaves
 
     def plus(self, other: Use) -> Use:
-        """Return the sum of both."""
         return Use(*map(add, self, other))
 
 

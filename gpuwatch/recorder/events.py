@@ -203,8 +203,7 @@ def _are_numbers(row: tuple[object, ...]) -> bool:
     return all(isinstance(value, int | float) and 0 <= value < _FAR for value in row)
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# The part of the recorder
+# -- The part of the recorder -------------------------------------------------------------------------------------
 
 NOT_SEEN: Final = "its end was not recorded"
 MOST: Final = 10_000
@@ -262,7 +261,6 @@ class EventsPart(Part):
 
     @property
     def waiting(self) -> str:
-        """What is not written yet, in a few words; empty for nothing."""
         count = len(self._changed.keys() | self._news.keys())
         words = [f"{count} {'event waits' if count == 1 else 'events wait'}"] if count else []
         return ", ".join([*words, f"{self._lost.lost} are lost"] if self._lost else words)

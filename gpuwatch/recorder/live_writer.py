@@ -162,7 +162,6 @@ class LiveFile:
         self._worker = Worker("gpuwatch-live", self._task, last=self._finish)
 
     def take(self, frame: Frame) -> None:
-        """Replace the frame that is written next."""
         self._frame = frame
         if not self._worker.is_running:
             self._worker.wake()

@@ -20,13 +20,11 @@ Marks: TypeAlias = dict[tuple[str, str, str], Acknowledgement | Mute | None]
 
 
 def marks_of(attention: Attention) -> Marks:
-    """Return acknowledgements and mutes as marks."""
     acks: Marks = {("ack", "", one.key): one for one in attention.acks}
     return acks | {("mute", one.rule, one.key): one for one in attention.mutes}
 
 
 def changed_marks(before: Attention, after: Attention) -> Marks:
-    """Return the marks that differ."""
     old, new = marks_of(before), marks_of(after)
     return {key: new.get(key) for key in (*old, *new) if old.get(key) != new.get(key)}
 
@@ -51,7 +49,6 @@ def write_marks(connection: Connection, change: Marks, now: float) -> Attention:
 
 
 def read_marks(connection: Connection) -> Attention:
-    """Return the stored marks."""
     acks: list[Acknowledgement] = []
     mutes: list[Mute] = []
     asked = "SELECT kind, rule, key, at, severity, until FROM marks ORDER BY rowid"
@@ -86,7 +83,6 @@ class MarksPart(Part):
 
     @property
     def waiting(self) -> str:
-        """What is not written yet, in a few words; empty for nothing."""
         return "what you acknowledged or muted counts in this gpuwatch alone" if self._change and self.error else ""
 
     def take(self, frame: Frame) -> bool:
@@ -109,13 +105,11 @@ class MarksPart(Part):
         self.error = ""
 
     def finish(self) -> None:
-        """Save the marks that the user changed."""
         self._compare()
         if self._change:
             self._save()
 
     def begin_anew(self) -> None:
-        """Save all known marks, in a new file."""
         super().begin_anew()
         self._change = marks_of(self._known) | self._change
 

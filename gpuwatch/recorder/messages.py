@@ -116,8 +116,7 @@ def clock_time(wall: float, now: float) -> str:
     return time.strftime("%H:%M" if abs(now - wall) < _DAY else "%Y-%m-%d %H:%M", time.localtime(wall))
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Which alerts are sent, and when
+# -- Which alerts are sent, and when ------------------------------------------------------------------------------
 
 
 def others_alerts(frame: Frame) -> frozenset[str]:
@@ -275,12 +274,10 @@ class MessageSchedule:
         self._inherited -= self._sent
 
     def _is_wanted(self, alert: Alert, severity: Severity) -> bool:
-        """Return whether an alert of a severity is worth a message."""
         return severity >= self.policy.least and not alert.quiet and alert.key not in self.others
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Delivery
+# -- Delivery -----------------------------------------------------------------------------------------------------
 
 Send = Callable[[Message, Callable[[], bool]], str]
 """Function that delivers a message, or gives up once its second argument returns True; it may take some seconds.
@@ -468,8 +465,7 @@ def make_routes(policy: Notify) -> list[Route]:
     return routes
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# The sink
+# -- The sink -----------------------------------------------------------------------------------------------------
 
 FRAMES: Final = 600
 """Frames that wait, at most: those of ten minutes, longer than all routes may take together."""
@@ -520,7 +516,6 @@ class Messenger:
         return f"messages: {'; '.join(reasons)}" if reasons else ""
 
     def take(self, frame: Frame) -> None:
-        """Queue a frame; returns at once."""
         if not self._worker.is_closing:
             self._frames.append(frame)
             self._worker.wake()

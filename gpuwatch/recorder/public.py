@@ -216,8 +216,7 @@ class PublicDays:
         self._last = today, self.publish
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Which days are read
+# -- Which days are read ------------------------------------------------------------------------------------------
 
 _LARGEST_DAY: Final = 16 << 20
 """Bytes of a public day that is read, at most."""

@@ -106,7 +106,6 @@ class UsagePart(Part):
         self.error = ""
 
     def finish(self) -> None:
-        """Write the sums."""
         if self._lock_held():
             self._write(last=True)
 
@@ -151,7 +150,6 @@ class PublicPart(Part):
         self._days, self._events, self._usage = days, events, usage
 
     def configure(self, publish: Publish) -> None:
-        """Publish other facts from now on."""
         self._days.publish = publish
         self._set("public", 0.0)
 
@@ -165,7 +163,6 @@ class PublicPart(Part):
             self.error = ""
 
     def finish(self) -> None:
-        """Publish what was recorded last."""
         self._set("public", 0.0)
         self.step()
 
@@ -221,7 +218,6 @@ class Recorder:
 
     @property
     def trouble(self) -> str:
-        """Why nothing can be written, in one line; empty for no trouble."""
         errors = dict.fromkeys(part.error for part in self._parts if part.error)
         if errors:
             waiting = ", ".join(filter(None, (part.waiting for part in self._parts)))
@@ -234,7 +230,6 @@ class Recorder:
         self._worker.wake()
 
     def take(self, frame: Frame) -> None:
-        """Queue a frame; returns at once."""
         news = [part.take(frame) for part in self._parts]
         if any(news) or not self._worker.is_running:
             self._worker.wake()
@@ -253,7 +248,6 @@ class Recorder:
             self._worker.wake()
 
     def close(self, seconds: float) -> None:
-        """Write all that is left, and give up after `seconds`."""
         self._worker.close(seconds)
 
     def _task(self) -> float:
@@ -335,7 +329,6 @@ class Sinks:
         recorder.start()  # what held before is to be known before the first snapshot is judged
 
     def configure(self, old: Config, new: Config) -> None:
-        """Use another configuration from now on."""
         if self._messenger is not None and new.notify != old.notify:
             self._messenger.configure(new.notify)
         if self._recorder is not None:

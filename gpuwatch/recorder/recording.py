@@ -264,8 +264,7 @@ def _explained(path: Path) -> Iterator[None]:
         raise UsageError(f"{clean(str(path))}: No such file or directory") from None
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Lines
+# -- Lines --------------------------------------------------------------------------------------------------------
 
 
 def _are_times(since: object, until: object) -> bool:

@@ -121,7 +121,6 @@ class RecordingWriter:
 
     @property
     def trouble(self) -> str:
-        """Why snapshots are not recorded, in one line; empty for no trouble."""
         busy = self._busy
         slow = 0.0 if busy is None else time.monotonic() - busy
         error = f"the disk has not answered for {slow:.0f} s" if slow > _SLOW else self._error
@@ -131,7 +130,6 @@ class RecordingWriter:
         return clean(f"not recorded: {self._path}: {error}{lost}", 400)
 
     def take(self, frame: Frame) -> None:
-        """Queue the snapshot of a frame; returns at once."""
         if frame.snapshot is self._newest or not frame.snapshot.host:
             return
         known: Standing | None = None
@@ -145,7 +143,6 @@ class RecordingWriter:
         self._worker.wake()
 
     def close(self, seconds: float) -> None:
-        """Write what waits, and give up after `seconds`."""
         self._worker.close(seconds)
 
     # -- the file ------------------------------------------------------------------------------------------------

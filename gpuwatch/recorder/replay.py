@@ -98,14 +98,12 @@ class Replay:
 
     @property
     def playback(self) -> Playback:
-        """State of the replay now."""
         with self._changed:
             at = next(one for one in (self._target, self._moving, self._shown) if one is not None)
             first, last = self._recording.first, self._recording.last
             return Playback(at, self._playing, self._speed, first, last, self._gap)
 
     def play(self, playing: bool) -> None:
-        """Play from here on, or pause."""
         with self._changed:
             self._playing = playing
             self._anchor = (self._clock(), self._shown)
@@ -194,7 +192,6 @@ class Replay:
         """Do nothing: the past cannot be sampled again."""
 
     def close(self) -> None:
-        """Close the source; a waiting `next` returns."""
         with self._changed:
             self._closed = True
             self._changed.notify()

@@ -103,7 +103,6 @@ def is_public(path: Path) -> bool:
 
 
 def day_of(path: Path) -> date:
-    """Return the day of a public day, by its name."""
     return date.fromisoformat(path.stem.removeprefix("public-"))
 
 
@@ -122,7 +121,6 @@ def read_version(connection: Connection) -> int:
 
 
 def create_tables(connection: Connection, statements: Iterable[str] = TABLES) -> None:
-    """Create the tables of a new store."""
     if read_version(connection):
         return
     with transaction(connection):
@@ -147,7 +145,6 @@ def transaction(connection: Connection) -> Iterator[None]:
 
 
 def write_about(connection: Connection, name: str, value: object) -> None:
-    """Set one fact about the store."""
     asked = "INSERT INTO about VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
     connection.execute(asked, (name, value))
 

@@ -183,8 +183,7 @@ class Store:
         return (self.largest + EVENTS_BYTES) // int(connection.execute("PRAGMA page_size").fetchone()[0])
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Which rows are deleted or added up, so that the file stays within its bounds
+# -- Which rows are deleted or added up, so that the file stays within its bounds ---------------------------------
 
 
 def _prune(connection: Connection, now: float, keep: float, pages: int) -> None:

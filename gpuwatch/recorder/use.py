@@ -60,8 +60,7 @@ _SLOWEST: Final = 5.0
 """Seconds that reading the means of a day may take, at most."""
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Counting
+# -- Counting -----------------------------------------------------------------------------------------------------
 
 
 class RunId(NamedTuple):
@@ -116,7 +115,6 @@ class Sums(msgspec.Struct):
     means: list[Minute] = []
 
     def __bool__(self) -> bool:
-        """Whether there is anything to write."""
         return bool(self.host or self.use or self.means)
 
 
@@ -193,7 +191,6 @@ class UseCounter:
             self._note_run(_NOBODYS, UNSEEN_USER, "", end)
 
     def _find_runs(self, snapshot: Snapshot) -> None:
-        """Find the run of each process."""
         seen: dict[tuple[int, int], _KnownRun] = {}
         for process in snapshot.processes:
             before = self._known.get(process.key)
@@ -247,8 +244,7 @@ def _minutes(end: float, seconds: float) -> Iterator[tuple[int, float]]:
         end, seconds = float(minute), seconds - part
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Writing
+# -- Writing ------------------------------------------------------------------------------------------------------
 
 _ADD: Final = f"{ADD_USE} VALUES (?, {MINUTE}, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) {ON_CONFLICT}"
 # What begins with SELECT needs a WHERE, or ON is taken for that of a join. Source: sqlite.org/lang_upsert.html
@@ -355,9 +351,7 @@ def _without_small(values: Mapping[str, float]) -> dict[str, float]:
     return {name: values[name] for name, key in keys.items() if key is not None and key.owner not in small}
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Means
-
+# -- Means --------------------------------------------------------------------------------------------------------
 
 _decoder: Final = msgspec.json.Decoder(dict[str, float])
 
@@ -419,12 +413,10 @@ def load_older(timeline: Timeline, until: float, *, folder: Path | None = None, 
     """Minutes of the stores that were read; one's own comes first, which has all owners."""
 
     def fresh(means: Iterable[Minute]) -> Iterator[Minute]:
-        seen = set()
         for one in means:
-            seen.add(one.at)
             if one.at not in known:
+                known.add(one.at)
                 yield one
-        known.update(seen)
 
     for path in sorted(stores_read(folder, since=until - KEEP_MEANS, days=days), key=is_public):
         try:
@@ -482,8 +474,7 @@ def read_totals(connection: Connection) -> dict[str, float]:
     return {_text(uuid): _amount(total) for uuid, total in rows if _amount(total)}
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Report
+# -- Report -------------------------------------------------------------------------------------------------------
 
 _PART: Final = "(min(at + span, :until) - max(at, :since)) / span"
 """Part of a row that counts: an hour may reach beyond the time that was asked for."""
@@ -522,7 +513,6 @@ class EventCounts(NamedTuple):
 
     @classmethod
     def of(cls, alerts: Collection[Alert]) -> EventCounts:
-        """Return the numbers of some events."""
         warnings = sum(max(one.most, one.severity) >= Severity.WARNING for one in alerts)
         return cls(sum(one.rule == OVERSHOOT for one in alerts), len(alerts), warnings)
 
