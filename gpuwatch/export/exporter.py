@@ -383,8 +383,7 @@ class Server:
         `hosts` are names, beside the machine's own, under which the loopback is asked.
         """
         self._exporter, self._host, self._path = exporter, host, web_config
-        config = WebConfig() if web_config is None else read_web_config(web_config)
-        self._check(config)
+        config = self._read_config()
         context = None if web_config is None else tls_context(config, web_config.absolute().parent)
         self._app = app = _Application(make_wsgi_app(exporter.registry), config.basic_auth_users)
         if is_loopback(host):
@@ -407,13 +406,15 @@ class Server:
         self.url = f"http{'s' * (context is not None)}://{shown}:{self._server.server_port}/metrics"
         start_thread(threading.Thread(target=self._server.serve_forever, name="gpuwatch-export", daemon=True))
 
-    def _check(self, config: WebConfig) -> None:
-        """Raise UsageError where an address beyond the loopback would be open to everybody."""
+    def _read_config(self) -> WebConfig:
+        """Read the web configuration; raises UsageError, also where all could read beyond the loopback."""
+        config = WebConfig() if self._path is None else read_web_config(self._path)
         if not is_loopback(self._host) and not config.protects:
             raise UsageError(
                 f"--listen: {self._host} is not the loopback, so everybody could read who uses the GPUs; give "
                 "--web-config FILE with tls_server_config, and basic_auth_users or client certificates"
             )
+        return config
 
     def _read_stamp(self) -> list[float]:
         """Return when the web configuration, the certificate and the key were changed."""
@@ -436,8 +437,7 @@ class Server:
         if self._path is None or stamp == self._stamp:
             return
         try:
-            config = read_web_config(self._path)
-            self._check(config)
+            config = self._read_config()
             tls_context(config, self._path.absolute().parent)  # the one in use is changed only by files that are sound
             if self._context is not None and config.tls_server_config is not None:
                 load_certificate(self._context, config.tls_server_config, self._path.absolute().parent)
