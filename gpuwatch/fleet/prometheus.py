@@ -276,18 +276,15 @@ class PrometheusClient:
     def _credentials(self) -> dict[str, str]:
         """Return the header with the credentials, read from their files anew, since tokens are replaced."""
         one = self._settings
-        if one.token_file:
-            return {"Authorization": f"Bearer {self._secret(one.token_file, 'fleet.token_file')}"}
-        if one.user:
-            pair = f"{one.user}:{self._secret(one.password_file, 'fleet.password_file')}"
-            return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
-        return {}
-
-    def _secret(self, path: str, key: str) -> str:
         try:
-            return read_secret(path, key)
+            if one.token_file:
+                return {"Authorization": f"Bearer {read_secret(one.token_file, 'fleet.token_file')}"}
+            if one.user:
+                pair = f"{one.user}:{read_secret(one.password_file, 'fleet.password_file')}"
+                return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
         except UsageError as error:
             raise PrometheusError(str(error)) from None
+        return {}
 
 
 def _pool_of(kind: Any, sockets: list[socket.socket]) -> Any:
