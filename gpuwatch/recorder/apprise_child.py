@@ -68,13 +68,8 @@ def carry_out(order: dict[str, Any]) -> list[str]:
     except ImportError:
         return [NOT_INSTALLED for _ in order["urls"]]
     # Without a picture from the project's own site, and without anything kept on disk.
-    texts: dict[str, Any] = {
-        "app_id": "gpuwatch",
-        "app_desc": "gpuwatch",
-        "app_url": "",
-        "image_url_mask": "",
-        "image_url_logo": "",
-    }
+    texts: dict[str, Any] = dict.fromkeys(("app_url", "image_url_mask", "image_url_logo"), "")
+    texts |= {"app_id": "gpuwatch", "app_desc": "gpuwatch"}
     asset = apprise.AppriseAsset(**texts, storage_mode=apprise.PersistentStoreMode.MEMORY)
     reasons, services = [], []
     for url in order["urls"]:
