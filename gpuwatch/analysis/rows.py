@@ -42,25 +42,6 @@ def rows(snapshot: Snapshot, view: HistoryView | None = None, idle_times: IdleTi
     return joined
 
 
-def sort(unsorted: Iterable[Row], by: str, *, reverse: bool = False) -> list[Row]:
-    """Sort rows by a field of processes; rows without a value stay last either way, ties stay by GPU and pid."""
-    return ordered(unsorted, PROCESS[by].order, _place, reverse=reverse)
-
-
-def _place(row: Row) -> tuple[int, int, int]:
-    return (row.gpu.index, row.holding.pid, row.holding.start)
-
-
-def ordered(
-    unsorted: Iterable[T], key: Callable[[T], SortValue], tie: Callable[[T], Any], *, reverse: bool = False
-) -> list[T]:
-    """Sort items by `key`; items without a value stay last either way, and ties are in the order of `tie`."""
-    keyed = [(key(one), one) for one in sorted(unsorted, key=tie)]
-    present = [pair for pair in keyed if not pair[0][0]]
-    present.sort(key=lambda pair: pair[0][1], reverse=reverse)
-    return [one for _, one in present] + [one for (missing, _), one in keyed if missing]
-
-
 class StableOrder(Generic[T]):
     """Order of a list that is sorted every second: small changes of a figure move no item.
 
@@ -85,7 +66,10 @@ class StableOrder(Generic[T]):
         """Values of the last order, by which items are sorted until they change by more than the tolerance."""
 
     def sort(self, unsorted: Iterable[T], by: str, *, reverse: bool = False) -> list[T]:
-        """Sort items; the order is stable for as long as the column stays the same."""
+        """Sort items; the order is stable for as long as the column stays the same.
+
+        Items without a value stay last either way, and ties are in the order of `tie`.
+        """
         before = self._values if by == self._by else {}
         self._by, self._values = by, {}
 
@@ -98,8 +82,12 @@ class StableOrder(Generic[T]):
             self._values[identity] = value if abs(value - last) > self.TOLERANCE * abs(last) else last
             return missing, self._values[identity]
 
-        return ordered(unsorted, key, self._tie, reverse=reverse)
+        keyed = [(key(one), one) for one in sorted(unsorted, key=self._tie)]
+        present = [pair for pair in keyed if not pair[0][0]]
+        present.sort(key=lambda pair: pair[0][1], reverse=reverse)
+        return [one for _, one in present] + [one for (missing, _), one in keyed if missing]
 
 
 def process_order() -> StableOrder[Row]:
-    return StableOrder(PROCESS, lambda row: row.key, _place)
+    """Return an order of the process list; ties are in the order of GPU and PID."""
+    return StableOrder(PROCESS, lambda row: row.key, lambda row: (row.gpu.index, row.holding.pid, row.holding.start))

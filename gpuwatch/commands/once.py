@@ -13,7 +13,7 @@ from gpuwatch.alerts.rule import RuleContext
 from gpuwatch.alerts.rules.memory import find_memory_near_limit
 from gpuwatch.alerts.rules.shares import find_overshoots
 from gpuwatch.alerts.unattributed import GapEvidence, cut_words
-from gpuwatch.analysis.rows import rows, sort
+from gpuwatch.analysis.rows import process_order, rows
 from gpuwatch.base.text import clean
 from gpuwatch.base.units import gib
 from gpuwatch.commands.console import Console, TextColumn, cut, format_table
@@ -150,7 +150,7 @@ def table(
     over = _over_limits(snapshot, limits or Limits())
     state: Field[Gpu] = GPU["state"].of(lambda gpu: ", ".join(filter(None, (*over.get(gpu.key, ()), state_words(gpu)))))
     lines += format_table([*(TextColumn.of(GPU[key]) for key in _GPU_COLUMNS), TextColumn.of(state)], snapshot.gpus)
-    holdings = sort([row for row in rows(snapshot, idle_times=idle) if keep(row)], "memory")
+    holdings = process_order().sort([row for row in rows(snapshot, idle_times=idle) if keep(row)], "memory")
     holdings.sort(key=lambda row: row.gpu.index)
     if holdings:
         columns = [one for one in _ROW_COLUMNS if any(map(str.strip, map(one.cell, holdings)))]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec import structs
 
-from gpuwatch.analysis.rows import process_order, rows, sort
+from gpuwatch.analysis.rows import process_order, rows
 from gpuwatch.model.fields import PROCESS, Row, share_words
 from gpuwatch.model.snapshot import Declared, Knowledge, Memory, Presence, Process, Reason, Snapshot
 from tests.support.builders import GIB, MIB, USABLE_GIB, declares, gpu, holding, process, snapshot
@@ -43,14 +43,14 @@ def test_every_holding_is_a_row_whatever_is_known_of_its_owner() -> None:
     unseen = found[-1]
     assert (unseen.owner, unseen.share) == ("?", None)
     assert "(ended: it still holds memory)" in unseen.command
-    assert places(sort(found, "memory")) == [(0, 11), (1, 13), (1, 11), (0, 12), (1, 14)]
-    assert places(sort(found, "memory", reverse=True)) == [(0, 12), (1, 11), (1, 13), (0, 11), (1, 14)]
+    assert places(process_order().sort(found, "memory")) == [(0, 11), (1, 13), (1, 11), (0, 12), (1, 14)]
+    assert places(process_order().sort(found, "memory", reverse=True)) == [(0, 12), (1, 11), (1, 13), (0, 11), (1, 14)]
 
 
 @pytest.mark.parametrize("by", PROCESS)
 @pytest.mark.parametrize("reverse", [False, True])
 def test_every_column_sorts_all_rows_and_what_is_missing_last(by: str, reverse: bool) -> None:
-    found = sort(rows(machine()), by, reverse=reverse)
+    found = process_order().sort(rows(machine()), by, reverse=reverse)
     assert sorted(places(found)) == places(rows(machine()))
     missing = [PROCESS[by].order(row)[0] for row in found]
     assert missing == sorted(missing)
