@@ -344,7 +344,7 @@ def build_tree(holdings: Holdings, history: HistoryView | None = None, *, mine: 
         elif not node.totals.held and not any(member.unlisted and member.unlisted.cuda_context for member in together):
             group = ASKERS
         (groups[group] if group else nodes).append(node)
-    return nodes + [_group_node(title, parts) for title, parts in groups.items() if parts]
+    return nodes + [_joint_node(("group", 0, title), title, parts) for title, parts in groups.items() if parts]
 
 
 def _find_members(holdings: Holdings, *, mine: bool) -> list[_Member]:
@@ -435,30 +435,22 @@ def _run_node(key: NodeKey, tops: Sequence[Node]) -> Node:
     first = tops[0]
     if len(tops) == 1:
         return msgspec.structs.replace(first, key=key)
-    return Node(
-        key=key,
-        kind=NodeKind.RUN,
-        title=(first.run.name if first.run else "") or first.name,
-        totals=total([top.totals for top in tops]),
-        children=tuple(tops),
-        uid=first.uid,
-        user=first.user,
-        mine=first.mine,
-        run=first.run,
-    )
+    return _joint_node(key, (first.run.name if first.run else "") or first.name, tops, first.run)
 
 
-def _group_node(title: str, nodes: Sequence[Node]) -> Node:
+def _joint_node(key: NodeKey, title: str, nodes: Sequence[Node], run: Run | None = None) -> Node:
+    """Return the node of a run or a group, over the nodes of several processes."""
     one_owner = len({node.uid for node in nodes}) == 1
     return Node(
-        key=("group", 0, title),
-        kind=NodeKind.GROUP,
+        key=key,
+        kind=NodeKind(key[0]),
         title=title,
         totals=total([node.totals for node in nodes]),
         children=tuple(nodes),
         uid=nodes[0].uid if one_owner else None,
         user=nodes[0].user if one_owner else "",
         mine=all(node.mine for node in nodes),
+        run=run,
     )
 
 
