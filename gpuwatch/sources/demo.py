@@ -146,19 +146,20 @@ def uuid(gpu: int) -> str:
 
 @cache
 def script() -> DemoScript:
-    """Read the script: `GPU3` is the UUID of GPU 3, and each process has the facts of `usual` that it does not name."""
+    """Read the script: `GPU3` is the UUID of GPU 3, and each process has the facts of `usual` that it does not name.
+
+    A group of processes has one for each of its `copies`; `$gpu` is its fact `gpu`, and `$n` its number in the group.
+    """
     raw = msgspec.json.decode(Path(__file__).with_name("demo.json").read_bytes())
-    groups = [_merge(raw["usual"], group) for group in (raw["sweep"], *raw["processes"])]
-    sweep, *processes = [{**facts, "process": facts} for group in groups for facts in _copies(group)]
+    actors = []
+    for group in (_merge(raw["usual"], group) for group in (raw["sweep"], *raw["processes"])):
+        for place, copy in enumerate(group.get("copies", [{}])):
+            facts = _filled({**_merge(group, copy), "n": place})
+            actors.append({**facts, "process": facts})
+    sweep, *processes = actors
     content = msgspec.json.encode({**raw, "sweep": sweep, "processes": processes}).decode()
     named = re.sub(r'"GPU(\d)"', lambda match: f'"{uuid(int(match[1]))}"', content)
     return msgspec.json.decode(named, type=DemoScript, strict=False)  # a number may be the text of one
-
-
-def _copies(group: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a process for each of a group's `copies`, with its facts; `$gpu` is its fact `gpu`, and `$n` its number."""
-    for place, copy in enumerate(group.get("copies", [{}])):
-        yield _filled({**_merge(group, copy), "n": place})
 
 
 def _filled(facts: dict[str, Any]) -> Any:
@@ -326,7 +327,9 @@ class _Scene(msgspec.Struct, dict=True):
         used = sum(int(number(holding.memory) or 0) for holding in holdings) + unattributed
         recent = [min(100, round(sum(self._loads(index, t - back).values()))) for back in (0, 4, 8, 12)]
         utilization, heat = recent[0], sum(recent) / 4
-        power = self._power(index, heat)
+        power = min(680.0, 71 + 5.4 * heat + 6 * self._noise("power", index, t / 3))
+        if index == script().troubles["power cap"].gpu:
+            power = 699.0 + 0.9 * self._noise("power", index, t)
         live = replace(
             plain,
             **script().readings,
@@ -396,18 +399,16 @@ class _Scene(msgspec.Struct, dict=True):
         holdings = []
         for actor, age in self.actors:
             for gib in [gib for gpu, gib in actor.holds if gpu == index]:
-                held = Holding(pid=actor.pid, start=self._start(actor, age), memory=self._size(actor, gib))
+                size = gib + actor.grows.at(self.t / self.pace)
+                if actor.breathes:
+                    size += 0.1 * self._noise("memory", actor.pid, self.t / 30)
+                memory = round(size * GIB / (2 * MIB)) * 2 * MIB  # whole pages, as the driver allocates memory
+                held = Holding(pid=actor.pid, start=self._start(actor, age), memory=memory)
                 if actor.process.presence is Presence.SEEN:
                     sm = loads[actor.pid]
                     held = replace(held, sm=round(sm), memory_utilization=round(sm * 0.4), encoder=0, decoder=0)
                 holdings.append(held)
         return tuple(holdings)
-
-    def _size(self, actor: Actor, gib: float) -> int:
-        gib += actor.grows.at(self.t / self.pace)
-        if actor.breathes:
-            gib += 0.1 * self._noise("memory", actor.pid, self.t / 30)
-        return round(gib * GIB / (2 * MIB)) * 2 * MIB  # whole pages, as the driver allocates memory
 
     def _xids(self, index: int) -> tuple[Xid, ...]:
         course = script().troubles["xid"]
@@ -447,11 +448,6 @@ class _Scene(msgspec.Struct, dict=True):
         degrees = 29 + 0.38 * heat + 2 * noise + (15 if index == script().troubles["warm"].gpu else 0)
         degrees += self._trouble("hot", index) * (84 + noise - degrees)  # at 87 it slows itself down
         return min(round(degrees), 86)
-
-    def _power(self, index: int, heat: float) -> float:
-        if index == script().troubles["power cap"].gpu:
-            return 699.0 + 0.9 * self._noise("power", index, self.t)
-        return min(680.0, 71 + 5.4 * heat + 6 * self._noise("power", index, self.t / 3))
 
     def _noise(self, what: str, who: int, x: float) -> float:
         """Return a smooth value in [-1, 1] that depends only on the seed, the names and `x`."""

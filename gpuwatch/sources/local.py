@@ -408,8 +408,7 @@ class LocalSource:
         if newest is None:
             return None
         self._sign_at = now
-        newest = replace(newest, gpus=tuple(self._with_link_errors(self._with_times(row)) for row in newest.gpus))
-        newest = keep_known(newest, self._processes)
+        newest = keep_known(replace(newest, gpus=tuple(map(self._completed, newest.gpus))), self._processes)
         if newest.state is SourceState.OK:
             if now - self._started_at >= self._timeouts.restart_most:  # one that ends soon ends again
                 self._backoff.reset()
@@ -574,19 +573,18 @@ class LocalSource:
             processes=(*snapshot.processes, *kept),
         )
 
-    def _with_times(self, row: Gpu) -> Gpu:
-        """Add the known times to the row of a GPU that this sampler has never sampled."""
-        before = self._known.get(row.uuid)
-        if before is None or row.sampled or row.health is Health.OK:
-            return row
-        since = before.since if before.health is row.health else row.since
-        return replace(row, since=since, sampled=before.sampled, slow_sampled=before.slow_sampled)
+    def _completed(self, row: Gpu) -> Gpu:
+        """Return the row of a GPU with the known times, where this sampler has never sampled it.
 
-    def _with_link_errors(self, row: Gpu) -> Gpu:
-        """Say of the GPU in focus that its PCIe and NVLink are not read because such a call failed."""
-        if row.key != self._focus or row.key not in self._without_links:
-            return row
-        return replace(row, **dict.fromkeys(_LINK_FIELDS, Reason.ERROR))
+        Of the GPU in focus it also says that PCIe and NVLink are not read because such a call failed.
+        """
+        before = self._known.get(row.uuid)
+        if before is not None and not row.sampled and row.health is not Health.OK:
+            since = before.since if before.health is row.health else row.since
+            row = replace(row, since=since, sampled=before.sampled, slow_sampled=before.slow_sampled)
+        if row.key == self._focus and row.key in self._without_links:
+            row = replace(row, **dict.fromkeys(_LINK_FIELDS, Reason.ERROR))
+        return row
 
     def _remember(self, rows: Sequence[Gpu]) -> None:
         """Remember GPUs by UUID; where they were requested by index, request them by UUID from now on."""
