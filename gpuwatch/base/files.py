@@ -435,7 +435,10 @@ def check_source(
             part = ahead.pop()
             place = place.parent if part == ".." else place / part
             state = place.lstat()
-            if words := _owner(place, state, trusted) or _mode(place, state):
+            if state.st_uid not in trusted:
+                others = "who is neither you nor root" if os.geteuid() in trusted else "not to root"
+                return f"{_named(place)} belongs to uid {state.st_uid}, {others}"
+            if words := _mode(place, state):
                 return words
             if stat.S_ISLNK(state.st_mode):
                 links += 1
@@ -453,13 +456,6 @@ def check_source(
     if read is not None and (read.st_dev, read.st_ino) != (state.st_dev, state.st_ino):
         return f"{_named(place)} was replaced while it was read"
     return ""
-
-
-def _owner(place: Path, state: os.stat_result, trusted: set[int]) -> str:
-    if state.st_uid in trusted:
-        return ""
-    others = "who is neither you nor root" if os.geteuid() in trusted else "not to root"
-    return f"{_named(place)} belongs to uid {state.st_uid}, {others}"
 
 
 def _mode(place: Path, state: os.stat_result) -> str:

@@ -70,9 +70,6 @@ _LONGEST_PATH = 4096
 _LONGEST_NAME = 64
 """Characters of a name that is completed from the command line, at most."""
 
-_COMM_MAX = 15
-"""Bytes of a name that the kernel keeps: TASK_COMM_LEN less the NUL (include/linux/sched.h)."""
-
 _NUMBERS = re.compile(rb"^NSpid:([\d \t]+)", re.MULTILINE)
 
 _AT_ONCE = 10 * os.sysconf("SC_CLK_TCK")
@@ -263,7 +260,7 @@ def format_name(comm: bytes) -> Clean:
     A program may set a title as its name. The kernel cuts it after 15 bytes: the last word of such a title is left out,
     since a secret that is cut may not be known.
     """
-    cut = len(comm) >= _COMM_MAX and b" " in comm
+    cut = len(comm) >= programs.COMM_MAX and b" " in comm
     return mask(comm.rpartition(b" ")[0] if cut else comm, _LONGEST_NAME)
 
 
@@ -272,7 +269,7 @@ def read_name(pid: int, stat: Stat, proc: Path = PROC) -> Clean:
 
     Where the kernel has cut it, it is completed if the program in the command line begins with it.
     """
-    if len(stat.comm) < _COMM_MAX:
+    if len(stat.comm) < programs.COMM_MAX:
         return format_name(stat.comm)
     try:
         first = read_file(pid, "cmdline", proc, _LONGEST_PATH).partition(b"\0")[0]

@@ -248,12 +248,12 @@ _INTERNAL_LISTENERS = NOTEBOOK_KERNELS.union(LAUNCHERS) | _names("""
 
 # -- names ---------------------------------------------------------------------------------------------------------
 
-_COMM_MAX = 15
-"""Characters of a name that the kernel keeps: TASK_COMM_LEN less the NUL (include/linux/sched.h)."""
+COMM_MAX = 15
+"""Bytes of a name that the kernel keeps: TASK_COMM_LEN less the NUL (include/linux/sched.h)."""
 
 _SESSION_KEEPERS = MULTIPLEXERS | LOGINS | CONTAINER_INITS | MANAGERS | NOTEBOOK_SERVERS
 
-_BY_COMM = {name[:_COMM_MAX]: name for name in SHELLS | INITS | _SESSION_KEEPERS | USER_SWITCHES | TERMINALS | EDITORS}
+_BY_COMM = {name[:COMM_MAX]: name for name in SHELLS | INITS | _SESSION_KEEPERS | USER_SWITCHES | TERMINALS | EDITORS}
 
 
 def name_from_comm(comm: str) -> str:

@@ -69,15 +69,11 @@ class ProcessReader:
             user, system, below_user, below_system = self._process.cpu_times()[:4]
             return ProcessUsage(user + system, below_user + below_system, self._process.memory_info().rss)
 
-    def uids(self) -> tuple[int, int, int]:
-        """Read its real, effective and saved uid."""
-        with _os_errors():
-            return self._process.uids()
-
 
 def read_uids(pid: int, proc: Path = PROC) -> tuple[int, int, int]:
     """Return the real, effective and saved uid of a process; raises `OSError` (see `procfs.GONE`)."""
-    return ProcessReader(pid, proc).uids()
+    with _os_errors(), _root(proc):
+        return psutil.Process(pid).uids()
 
 
 def read_usage(pid: int, proc: Path = PROC) -> ProcessUsage:

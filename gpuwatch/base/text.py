@@ -86,10 +86,10 @@ def _visible(text: str) -> Iterable[str]:
             if base and unicodedata.category(base) == "So":
                 continue
             shown = MARK
-        elif "\U0001f1e6" <= char <= "\U0001f1ff":
+        elif "\U0001f1e6" <= char <= "\U0001f1ff":  # one cell in tmux, and two in kitty and Ghostty
             shown = chr(ord(char) - 0x1F1E6 + ord("A"))
-        elif _is_uneven(char):
-            shown = MARK
+        elif unicodedata.category(char) == "Mc" or any(first <= char <= last for first, last in _UNEVEN):
+            shown = MARK  # a spacing mark takes one cell in tmux (glibc's wcwidth) and Ghostty, none in kitty and Rich
         elif unicodedata.category(char) == "Zs":
             shown = " "
         else:
@@ -107,15 +107,6 @@ def _is_joiner(char: str) -> bool:
         or "\U000e0100" <= char <= "\U000e01ef"
         or "\u180b" <= char <= "\u180f"
     )
-
-
-def _is_uneven(char: str) -> bool:
-    """Return whether terminals disagree on the width of *char*.
-
-    A spacing mark takes one cell in tmux (glibc's wcwidth) and Ghostty, and none in kitty and Rich. A regional
-    indicator, which `_visible` spells as a letter, takes one in tmux and two in kitty and Ghostty.
-    """
-    return unicodedata.category(char) == "Mc" or any(first <= char <= last for first, last in _UNEVEN)
 
 
 def _is_combining(char: str) -> bool:

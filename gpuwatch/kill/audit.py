@@ -64,14 +64,11 @@ class Audit:
             os.close(file)
 
     def _open(self) -> int:
-        folder = files.open_folder(self.path.parent)
-        try:
+        with files.opened_folder(self.path.parent) as folder:
             with contextlib.suppress(FileNotFoundError):
                 if os.stat(FILE_NAME, dir_fd=folder, follow_symlinks=False).st_size > LARGEST:
                     os.replace(FILE_NAME, f"{FILE_NAME}.1", src_dir_fd=folder, dst_dir_fd=folder)
             return files.open_file(folder, FILE_NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        finally:
-            os.close(folder)
 
     def _result(self, call: Future[Any], seconds: float) -> str | None:
         try:
