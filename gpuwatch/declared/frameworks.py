@@ -117,21 +117,12 @@ PACKAGES = frozenset(_IMPORTS).union(_ON_HOST.split(), _PACKAGES.split(), _OTHER
 _NOT_TORCH = {one for one in _IMPORTS if _IMPORTS[one] != "torch"}.union(_ON_HOST.split(), sys.stdlib_module_names)
 """Packages that do not use PyTorch beside vLLM."""
 
-_IMPLIED = {
-    "vllm": ("torch",),
-    "sglang": ("torch",),
-    "tensorrt-llm": ("torch",),
-    "lmdeploy": ("torch",),
-    "tgi": ("torch",),
-    "tensorflow-serving": ("tensorflow",),
-    "dask": ("rmm",),
+IMPLIED = {
+    **dict.fromkeys(("vllm", "sglang", "tensorrt-llm", "lmdeploy", "tgi"), "torch"),
+    "tensorflow-serving": "tensorflow",
+    "dask": "rmm",
 }
-"""Frameworks on which another framework is built."""
-
-
-def allocator(framework: str) -> str:
-    """Return the framework whose allocator another one uses: PyTorch for vLLM."""
-    return _IMPLIED.get(framework, (framework,))[0]
+"""Framework on which another framework is built, and whose allocator it uses."""
 
 
 _OWN_ALLOCATOR = frozenset(
@@ -184,9 +175,8 @@ def identify(facts: Facts) -> dict[str, Confidence] | None:
     if not mapped:
         for name in _IMPORTS.keys() & facts.contents.imports:
             found.setdefault(_IMPORTS[name] or name, _LIKELY)
-    for name in tuple(found):
-        for implied in _IMPLIED.get(name, ()):
-            found.setdefault(implied, _LIKELY)
+    for name in IMPLIED.keys() & found:
+        found.setdefault(IMPLIED[name], _LIKELY)
     if found:
         return {name: found[name] for name in NAMES if name in found}
     cuda = not isinstance(facts.libraries, Unread) and any(one.startswith("libcuda.so") for one in facts.libraries)

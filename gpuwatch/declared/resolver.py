@@ -197,7 +197,7 @@ def _least(
     for (scope, gpu, _), one in best.items():
         if one.candidate.framework:
             own = one.candidate.framework
-            allocators[scope, gpu][own if own in using else frameworks.allocator(own)].append(one)
+            allocators[scope, gpu][own if own in using else frameworks.IMPLIED.get(own, own)].append(one)
         elif gpu not in one.lifted:
             layers[scope, gpu].append((one,))
     unlimited: dict[_Scope, str] = {}

@@ -70,9 +70,9 @@ class SymbolTable:
         """Names of the bases and of the methods of each class."""
         self._open = False
         """Whether the source runs text as code, or sets names by their text: then no name's value is known."""
-        self._stored: defaultdict[str, list[_Position]] = defaultdict(list)
+        self.stored: defaultdict[str, list[_Position]] = defaultdict(list)
         """Keys that the source sets or deletes, and the ends of the statements that do: `os.environ["RANK"] = …`."""
-        self._defaulted: defaultdict[str, list[_Position]] = defaultdict(list)
+        self.defaulted: defaultdict[str, list[_Position]] = defaultdict(list)
         """Keys that the source sets where they are missing: `os.environ.setdefault("LOCAL_RANK", …)`."""
         self._blocks: list[tuple[_Position, _Position, bool]] = []
         """Functions and loops, whose code may run later or again, by their begin and end, and whether it is a loop."""
@@ -173,15 +173,7 @@ class SymbolTable:
             return f"{name}.{method}"
         return next(filter(None, (self._method(base, method, depth - 1) for base in bases)), "") if depth else ""
 
-    def is_set_before(self, key: str, node: ast.expr) -> bool:
-        """Return whether the source may set or delete a key before an expression: `os.environ["RANK"] = …`."""
-        return self._may_follow(node, self._stored.get(key))
-
-    def is_defaulted_before(self, key: str, node: ast.expr) -> bool:
-        """Return whether the source may set a missing key before an expression, by `setdefault`."""
-        return self._may_follow(node, self._defaulted.get(key))
-
-    def _may_follow(self, node: ast.expr, places: list[_Position] | None) -> bool:
+    def may_follow(self, node: ast.expr, places: list[_Position] | None) -> bool:
         """Return whether an expression may be computed after one of these places has run.
 
         At module level, what stands later runs later. In a function that is so for what stands in the same function,
@@ -237,19 +229,19 @@ class SymbolTable:
                 self._mutated.update(_names(base))
                 given = self._assigned.get(node)  # it is computed first: `os.environ["A"] = os.environ.get("A", "0")`
                 for name in _literal_texts(key):
-                    self._stored[name].append(_end(given if isinstance(given, ast.expr) else node))
+                    self.stored[name].append(_end(given if isinstance(given, ast.expr) else node))
             case ast.Dict(keys=keys):
                 for name in _literal_texts(*keys):
-                    self._stored[name].append(_end(node))
+                    self.stored[name].append(_end(node))
             case ast.keyword(arg=str(name)):
-                self._stored[name].append(_end(node))
+                self.stored[name].append(_end(node))
             case ast.Call(func=ast.Name(id="exec" | "globals")):
                 self._open = True
             case ast.Call(func=ast.Attribute(value=base, attr=name), args=arguments):
                 if name in _MUTATORS:
                     self._mutated.update(_names(base))
                 if name in _STORES or name == "setdefault":
-                    kept = self._defaulted if name == "setdefault" else self._stored
+                    kept = self.defaulted if name == "setdefault" else self.stored
                     for text in _literal_texts(*arguments[:1]):
                         kept[text].append(_end(node))
 
@@ -535,11 +527,16 @@ class ScriptValues:
 
     def _read_variable(self, node: ast.expr, name: Known, *default: Known) -> Known:
         """Return a variable that the process was started with and the source has not set before, else the default."""
-        if self._environ is None or not isinstance(name, str) or self.symbols.is_set_before(name, node):
+        if (
+            self._environ is None
+            or not isinstance(name, str)
+            or self.symbols.may_follow(node, self.symbols.stored.get(name))
+        ):
             raise _UnknownError
         if name in self._environ:
             return _bounded(self._environ[name])
-        return default[0] if default and not self.symbols.is_defaulted_before(name, node) else _unknown()
+        defaulted = self.symbols.may_follow(node, self.symbols.defaulted.get(name))
+        return default[0] if default and not defaulted else _unknown()
 
 
 def is_number(value: Value) -> TypeGuard[int | float]:

@@ -20,7 +20,7 @@ import msgspec
 
 from gpuwatch.base.programs import is_worker
 from gpuwatch.base.text import clean, mask
-from gpuwatch.declared.facts import CVD, WITHIN, Facts, GpuFacts, MigFacts, Selection, Setting, Unread
+from gpuwatch.declared.facts import CVD, SHOWN, WITHIN, Facts, GpuFacts, MigFacts, Selection, Setting, Unread
 from gpuwatch.declared.flags import find_program
 from gpuwatch.model.snapshot import Confidence, Hint, Order, Visible
 
@@ -150,9 +150,14 @@ def _read_list(entries: Sequence[str], gpus: Sequence[GpuFacts], notes: list[str
     counted = [_Device(gpu.uuid, gpu) for gpu in gpus if not gpu.mig]
     counted += [_first(gpu) for gpu in gpus if gpu.mig and gpu.slices]
     for place, entry in enumerate(entries):
-        device = _device(entry, _kind(entries[0]), gpus, counted)
-        if isinstance(device, str):
-            notes += _ending(entry, device, last=place + 1 == len(entries))
+        try:
+            device = _device(entry, _kind(entries[0]), gpus, counted)
+        except ValueError as error:
+            last, text = place + 1 == len(entries), entry.strip(_BLANKS)
+            if text == "-1":
+                notes += [] if last else ["-1 hides all that follow"]
+            elif text or not last:  # a value that is empty, or ends with a comma, needs no note
+                notes.append(f"{error}" if last else f"{error}, which hides all that follow")
             break
         if any(device.uuid == other.uuid for other in devices):
             notes.append(f"{_excerpt(entry)} is given twice, which hides every GPU")
@@ -161,70 +166,61 @@ def _read_list(entries: Sequence[str], gpus: Sequence[GpuFacts], notes: list[str
     return devices
 
 
-def _ending(entry: str, why: str, *, last: bool) -> list[str]:
-    """Return a note about an invalid entry; none for an empty value, a comma at the end, and `-1` for no GPU."""
-    if entry.strip(_BLANKS) == "-1":
-        return [] if last else ["-1 hides all that follow"]
-    if last:
-        return [why] if entry.strip(_BLANKS) else []
-    return [f"{why}, which hides all that follow"]
-
-
 def _kind(entry: str) -> str:
     """Return `GPU-` or `MIG-`, with which a UUID must begin (even a blank before it is wrong), else an empty text."""
     return entry[:4] if entry.startswith(("GPU-", "MIG-")) else ""
 
 
-def _device(entry: str, kind: str, gpus: Sequence[GpuFacts], counted: Sequence[_Device]) -> _Device | str:
-    """Return the device of an entry in a list of `kind`, or the reason why there is none."""
+def _device(entry: str, kind: str, gpus: Sequence[GpuFacts], counted: Sequence[_Device]) -> _Device:
+    """Return the device of an entry in a list of `kind`; raise ValueError where there is none."""
     if not kind:
         return _by_ordinal(entry, counted)
     if _kind(entry) != kind:
-        return _invalid(entry, f"cannot stand in a list of {'GPU' if kind == 'GPU-' else 'MIG'} UUIDs")
+        raise _invalid(entry, f"cannot stand in a list of {'GPU' if kind == 'GPU-' else 'MIG'} UUIDs")
     if kind == "MIG-":
         parts = [_Device(part.uuid, gpu, part) for gpu in gpus if gpu.mig for part in gpu.slices]
         return _unique(entry, [one for one in parts if one.uuid.startswith(entry)])
     named = _unique(entry, [_Device(gpu.uuid, gpu) for gpu in gpus if gpu.uuid.startswith(entry)])
-    if isinstance(named, str) or not named.gpu.mig:
-        return named
-    return _first(named.gpu) if named.gpu.slices else f"{_excerpt(entry)} is in MIG mode and has no instance"
+    if named.gpu.mig and not named.gpu.slices:
+        raise ValueError(f"{_excerpt(entry)} is in MIG mode and has no instance")
+    return _first(named.gpu) if named.gpu.mig else named
 
 
-def _by_ordinal(entry: str, counted: Sequence[_Device]) -> _Device | str:
+def _by_ordinal(entry: str, counted: Sequence[_Device]) -> _Device:
     """Return the device at an ordinal: the number at the start of the entry, in base 10, as strtoul reads it."""
     if _kind(entry):
-        return _invalid(entry, "cannot stand in a list of indices")
+        raise _invalid(entry, "cannot stand in a list of indices")
     number = _NUMBER.match(entry.strip(_BLANKS))
     digits = (number[2].lstrip("0") or "0") if number else ""
     if not number or (number[1] == "-" and digits != "0"):
-        return _invalid(entry, "is no GPU")
+        raise _invalid(entry, "is no GPU")
     if len(digits) > _MOST_DIGITS or int(digits) >= len(counted):
         there = {0: "is none", 1: "is one"}.get(len(counted), f"are {len(counted)}")
-        return f"{_excerpt(entry)} is no GPU: there {there}"
+        raise ValueError(f"{_excerpt(entry)} is no GPU: there {there}")
     device = counted[int(digits)]
     if number.end() == len(entry.strip(_BLANKS)):
         return device
     return device._replace(note="; ".join(filter(None, (f"{_excerpt(entry)} is read as {number[0]}", device.note))))
 
 
-def _unique(start: str, matches: Sequence[_Device]) -> _Device | str:
+def _unique(start: str, matches: Sequence[_Device]) -> _Device:
     """Return the only match; a UUID may be shortened as long as it is unique."""
     if len(matches) == 1:
         return matches[0]
     if not matches:
-        return _invalid(start, "is no GPU")
+        raise _invalid(start, "is no GPU")
     noun = "MIG instances" if matches[0].instance else "GPUs"
-    return f"{_excerpt(start)} is the start of {'two' if len(matches) == 2 else len(matches)} {noun}"
+    raise ValueError(f"{_excerpt(start)} is the start of {'two' if len(matches) == 2 else len(matches)} {noun}")
 
 
-def _invalid(entry: str, what: str) -> str:
-    if not entry.strip(_BLANKS):
-        return "an entry is empty"
-    if "'" in entry or '"' in entry:
-        return f"{_excerpt(entry)} is no GPU: the quotes are part of the value"
-    if entry != entry.strip(_BLANKS) and _kind(entry.strip(_BLANKS)):
-        return f"{_excerpt(entry.strip(_BLANKS))} {what}: there is a blank beside it"
-    return f"{_excerpt(entry.strip(_BLANKS))} {what}"
+def _invalid(entry: str, what: str) -> ValueError:
+    text = entry.strip(_BLANKS)
+    if not text:
+        return ValueError("an entry is empty")
+    if "'" in text or '"' in text:
+        return ValueError(f"{_excerpt(text)} is no GPU: the quotes are part of the value")
+    beside = ": there is a blank beside it" if entry != text and _kind(text) else ""
+    return ValueError(f"{_excerpt(text)} {what}{beside}")
 
 
 def _excerpt(entry: str) -> str:
@@ -235,8 +231,6 @@ ORDER = "CUDA_DEVICE_ORDER"
 NVD = "NVIDIA_VISIBLE_DEVICES"
 # The step's first: it is a part of the job's, and what srun starts has both.
 SLURM = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
-
-_TEXT = 80
 
 # Sources: google/cadvisor container/*/factory.go, NVIDIA/dcgm-exporter internal/pkg/transformation/pidmapper.go.
 _CONTAINER = re.compile(r"[0-9a-f]{64}|/docker[-/][0-9a-f]|kubepods|cri-containerd|crio-|libpod|/lxc[./]")
@@ -373,7 +367,7 @@ def find_hints(settings: Mapping[str, Setting]) -> Iterator[Hint]:
 
 
 def _text(name: str, setting: Setting) -> str:
-    return mask(f"{name}={setting.value}", _TEXT)
+    return mask(f"{name}={setting.value}", SHOWN)
 
 
 def _where(said: Setting | Selection) -> str:
@@ -393,7 +387,7 @@ def container(cgroup: str) -> str:
     if pod := _POD.search(cgroup):
         return pod[1].replace("_", "-")
     lxc = _LXC.search(cgroup)
-    return clean(lxc[1], _TEXT) if lxc else ""
+    return clean(lxc[1], SHOWN) if lxc else ""
 
 
 def _assigned(
@@ -494,7 +488,7 @@ def _narrow(seen: Visible, selections: Sequence[Selection], frameworks: Collecti
     using = [last[name] for name in last if frameworks is None or name in frameworks]
     if not using or (frameworks is not None and not last.keys() >= set(frameworks)):
         return seen
-    said = {"text": clean(using[-1].text or using[-1].channel, _TEXT), "where": _where(using[-1])}
+    said = {"text": clean(using[-1].text or using[-1].channel, SHOWN), "where": _where(using[-1])}
     if any(one.ordinals is None for one in using):
         note = "; ".join(filter(None, (seen.note, "its script chooses among them at run time")))
         return msgspec.structs.replace(seen, order=Order.HEURISTIC, note=note, **said)

@@ -14,8 +14,7 @@ from gpuwatch.declared.script_lines import imported_names
 from gpuwatch.declared.script_patterns import may_declare
 from tests.declared.scanning import LIMIT, TF, TORCH, only, setting
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What is shown
+# -- what is shown ----------------------------------------------------------------------------------------------------
 
 
 def test_the_source_is_shown_in_one_line() -> None:
@@ -65,8 +64,7 @@ def test_a_piece_of_a_line_with_wide_characters_is_cut_at_the_right_place() -> N
     assert candidate.text == "torch.cuda.set_per_process_memory_fraction(0.5, 1)"
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Reading
+# -- reading ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -194,8 +192,7 @@ def test_a_module_that_is_imported_by_a_literal_name_is_an_import() -> None:
     assert imported_names(b"import_module('a.b'); importlib.import_module(x)\n__import__( \"c\" )") == ["a.b", "c"]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# For any input
+# -- for any input ----------------------------------------------------------------------------------------------------
 
 WORDS = [
     "import tensorflow as tf",

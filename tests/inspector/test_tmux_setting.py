@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import select
 from pathlib import Path
 
 import pytest
 
 from gpuwatch.base import procfs
-from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.inspector.protocol import Question
 from gpuwatch.inspector.worker import Inspector
-from gpuwatch.model.snapshot import Pane, ProcessContext
+from gpuwatch.model.snapshot import Pane
 from tests.driver import Driver, Gpu, Proc
 from tests.inspector.panes import PANE, fake, session
 from tests.support.program import Launcher
@@ -22,44 +20,25 @@ __all__ = ["tmux"]  # a fixture
 pytestmark = pytest.mark.slow  # a real tmux
 
 
-def answered(pid: int, client: InspectorClient) -> ProcessContext:
-    """Ask the real reader about one process."""
-    try:
-        client.ask(pid, procfs.read_stat(pid).start_ticks, "ada")
-        answers = list(client.poll())
-        while not answers:
-            select.select([] if client.descriptor is None else [client.descriptor], [], [], 0.05)
-            answers += client.poll()
-    finally:
-        client.close(5.0)
-    assert answers[0].context is not None, answers[0].declared.words
-    return answers[0].context
+def answered(inspector: Inspector, pid: int, tmux_for: float | None) -> Pane | None:
+    """Return the pane that the reader names of a process, which may ask tmux for so many seconds."""
+    answer = inspector.answer(Question(pid=pid, start=procfs.read_stat(pid).start_ticks, tmux=tmux_for))
+    assert answer.context is not None, answer.declared.words
+    return answer.context.pane
 
 
-def test_nothing_is_run_unless_it_is_wanted(tmux: Tmux, tmp_path: Path) -> None:
-    pid = session(tmux)
-    mark = tmp_path / "mark"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PATH", fake(tmp_path, f": > {mark}"))
-        assert answered(pid, InspectorClient()).pane == PANE
-        assert not mark.exists()
-        assert answered(pid, InspectorClient(tmux=True)).pane == PANE
-        assert mark.exists()
-    pane = answered(pid, InspectorClient(tmux=True)).pane
-    assert pane == Pane(program="tmux", session="train", window="0:main", alive=True)
+def test_nothing_is_run_unless_it_is_wanted(tmux: Tmux, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pid, mark = session(tmux), tmp_path / "mark"
+    monkeypatch.setenv("PATH", fake(tmp_path, f": > {mark}"))
+    for seconds in (None, 1.0):
+        assert answered(Inspector(), pid, seconds) == PANE
+        assert mark.exists() is (seconds is not None)
 
 
 def test_the_reader_goes_by_what_it_was_told_last(tmux: Tmux) -> None:
-    pid = session(tmux)
-    question = Question(pid=pid, start=procfs.read_stat(pid).start_ticks)
-    one = Inspector()
-    windows = []
-    for tmux_for in (None, 1.0, None, 0.0):
-        answer = one.answer(Question(pid=question.pid, start=question.start, tmux=tmux_for))
-        assert answer.context is not None
-        assert answer.context.pane is not None
-        windows.append(answer.context.pane.window)
-    assert windows == ["%0", "0:main", "0:main", "%0"]
+    pid, one = session(tmux), Inspector()
+    named = Pane(program="tmux", session="train", window="0:main", alive=True)
+    assert [answered(one, pid, seconds) for seconds in (None, 1.0, None, 0.0)] == [PANE, named, named, PANE]
 
 
 def test_the_key_in_the_file_is_what_counts(driver: Driver, tmux: Tmux, own_home: Path, tmp_path: Path) -> None:

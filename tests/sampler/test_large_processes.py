@@ -22,7 +22,6 @@ from tests.driver import GIB, Driver, Gpu, Proc
 from tests.sampler.longlines import bytes_read, long_lines, most_memory
 from tests.sampler.test_owners import read, tree
 from tests.support.environment import environment
-from tests.support.process import sharing
 from tests.support.sampler import Running, running
 from tests.support.waiting import wait_for
 
@@ -149,15 +148,6 @@ def test_what_ends_a_process_shows_its_command_without_reading_all_of_it() -> No
         before = bytes_read(os.getpid())
         assert shown_command(long.pid) == "python train.py"
         assert bytes_read(os.getpid()) - before < LITTLE
-
-
-def test_options_behind_a_very_long_one_are_not_said_to_be_missing(driver: Driver) -> None:
-    words = ("-m", "vllm.entrypoints.openai.api_server", "x" * 100_000, "--gpu-memory-utilization", "0.3")
-    with sharing(*words) as process, running(listing(driver, process.pid).env()) as sampler:
-        (one,) = until_known(sampler, process.pid).processes
-    assert one.declared is not None
-    assert one.declared.knowledge is Knowledge.UNREADABLE
-    assert "its command line is too long to be read whole" in one.declared.words
 
 
 def test_a_process_whose_first_thread_has_ended_is_no_zombie() -> None:
