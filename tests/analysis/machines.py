@@ -5,8 +5,10 @@ Of GPUs and processes a line says only what differs from the builders' ones.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 from hypothesis import strategies as st
@@ -28,7 +30,14 @@ from tests.support.alerts import cap, part
 from tests.support.builders import EPOCH, GIB, filled, gpu, holding, process, snapshot
 from tests.support.strays import DOCKER, KERNEL
 
+T = TypeVar("T")
 TMUX = Pane(program="tmux", session="train")
+
+
+def read_cases(name: str, kind: type[T]) -> list[T]:
+    """Read the cases of a JSONL table, one a line; in them `@1` is the UUID of GPU 1."""
+    text = re.sub(r"@(\d)", lambda place: gpu(int(place[1])).uuid, (Path(__file__).parent / name).read_text())
+    return [msgspec.json.decode(line, type=kind) for line in text.splitlines()]
 
 
 def card(fields: dict[str, Any]) -> Gpu:

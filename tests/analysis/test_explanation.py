@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,6 +10,7 @@ import pytest
 from gpuwatch.alerts.limits import Allowances
 from gpuwatch.analysis.explanation import context_points, explain_process
 from gpuwatch.model.snapshot import Declared, Gpu, Process
+from tests.analysis.machines import read_cases
 from tests.support.builders import gpu, holding, process, snapshot
 
 
@@ -33,12 +33,6 @@ class Case(msgspec.Struct, forbid_unknown_fields=True):
     """Other fields of PID 7."""
 
 
-TEXT = (Path(__file__).parent / "explanations.jsonl").read_text()
-for place in range(3):
-    TEXT = TEXT.replace(f"@{place}", gpu(place).uuid)
-CASES = [msgspec.json.decode(line, type=Case) for line in TEXT.splitlines()]
-
-
 def card(index: int, holds: list[Any], **fields: Any) -> Gpu:
     held = [one if isinstance(one, list) else [7, one] for one in holds]
     holdings = [msgspec.to_builtins(holding(pid, 0 if isinstance(size, str) else size)) for pid, size in held]
@@ -47,7 +41,7 @@ def card(index: int, holds: list[Any], **fields: Any) -> Gpu:
     return msgspec.convert(msgspec.to_builtins(gpu(index)) | {"holdings": holdings, **fields}, Gpu)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.about)
+@pytest.mark.parametrize("case", read_cases("explanations.jsonl", Case), ids=lambda case: case.about)
 def test_a_process_is_explained_in_these_lines(case: Case) -> None:
     gpus = [card(index, holds) for index, holds in enumerate(case.holds)]
     if case.gpus:

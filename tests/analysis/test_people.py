@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -26,7 +25,7 @@ from gpuwatch.history.history import NO_USE, History, HistoryView, Use
 from gpuwatch.model.filters import Filter, FilterError
 from gpuwatch.model.holdings import Holdings
 from gpuwatch.model.snapshot import Idle, Presence, Process, Reason, Snapshot
-from tests.analysis.machines import card, person
+from tests.analysis.machines import card, person, read_cases
 from tests.support.builders import EPOCH, GIB, MIB, at, gpu, holding, process, snapshot, uid
 
 
@@ -65,14 +64,10 @@ class Case(msgspec.Struct, forbid_unknown_fields=True):
     people: list[dict[str, Any]] = []
 
 
-TEXT = (Path(__file__).parent / "people.jsonl").read_text()
-for place in range(3):
-    TEXT = TEXT.replace(f"@{place}", gpu(place).uuid)
-CASES = [msgspec.json.decode(line, type=Case) for line in TEXT.splitlines()]
 PLAIN = {"viewer": False, "at_least": False, "sm_at_least": False, "unread": False, "declared": None}
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.about)
+@pytest.mark.parametrize("case", read_cases("people.jsonl", Case), ids=lambda case: case.about)
 def test_these_people_are_on_a_machine(case: Case) -> None:
     found = people(Holdings(snapshot(map(card, case.gpus), map(person, case.people))))
     for one, wanted in zip(found, case.found, strict=True):

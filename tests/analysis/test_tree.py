@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -29,7 +28,7 @@ from gpuwatch.analysis.runs import (
 from gpuwatch.history.history import History, HistoryView
 from gpuwatch.model.holdings import Holdings
 from gpuwatch.model.snapshot import Idle, Process, ProcessContext, Reason, Run, Snapshot, Unlisted
-from tests.analysis.machines import TMUX, any_machine, card, drawn, person, unlisted
+from tests.analysis.machines import TMUX, any_machine, card, drawn, person, read_cases, unlisted
 from tests.support.builders import EPOCH, at, gpu, holding, process, snapshot, uid
 
 
@@ -85,13 +84,7 @@ class Case(msgspec.Struct, forbid_unknown_fields=True):
     """Descriptions of the first nodes, from above."""
 
 
-TEXT = (Path(__file__).parent / "trees.jsonl").read_text()
-for place in range(10):
-    TEXT = TEXT.replace(f"@{place}", gpu(place).uuid)
-CASES = [msgspec.json.decode(line, type=Case) for line in TEXT.splitlines()]
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.about)
+@pytest.mark.parametrize("case", read_cases("trees.jsonl", Case), ids=lambda case: case.about)
 def test_a_machine_has_this_tree(case: Case) -> None:
     others = tuple(map(unlisted, case.unlisted))
     nodes = built(snapshot(map(card, case.gpus), map(person, case.people), unlisted=others), mine=case.mine)
