@@ -9,9 +9,9 @@ import pytest
 
 from gpuwatch.alerts.limits import Allowances
 from gpuwatch.analysis.explanation import context_points, explain_process
-from gpuwatch.model.snapshot import Declared, Gpu, Process
-from tests.analysis.machines import read_cases
-from tests.support.builders import gpu, holding, process, snapshot
+from gpuwatch.model.snapshot import Declared, Process
+from tests.analysis.machines import card, read_cases
+from tests.support.builders import process, snapshot
 
 
 class Case(msgspec.Struct, forbid_unknown_fields=True):
@@ -33,19 +33,10 @@ class Case(msgspec.Struct, forbid_unknown_fields=True):
     """Other fields of PID 7."""
 
 
-def card(index: int, holds: list[Any], **fields: Any) -> Gpu:
-    held = [one if isinstance(one, list) else [7, one] for one in holds]
-    holdings = [msgspec.to_builtins(holding(pid, 0 if isinstance(size, str) else size)) for pid, size in held]
-    for one, (_, size) in zip(holdings, held, strict=True):
-        one["memory"] = size if isinstance(size, str) else one["memory"]
-    return msgspec.convert(msgspec.to_builtins(gpu(index)) | {"holdings": holdings, **fields}, Gpu)
-
-
 @pytest.mark.parametrize("case", read_cases("explanations.jsonl", Case), ids=lambda case: case.about)
 def test_a_process_is_explained_in_these_lines(case: Case) -> None:
-    gpus = [card(index, holds) for index, holds in enumerate(case.holds)]
-    if case.gpus:
-        gpus = [card(fields.pop("index"), [], **fields) for fields in case.gpus]
+    held = [[one if isinstance(one, list) else [7, one] for one in holds] for holds in case.holds]
+    gpus = [card(fields) for fields in case.gpus or [{"index": n, "holdings": some} for n, some in enumerate(held)]]
     others = [process(one["pid"], declared=msgspec.convert(one["declared"], Declared)) for one in case.others]
     before = process(7, declared=case.declared if case.known_before else None)
     shown = snapshot(gpus, [before, *others])
