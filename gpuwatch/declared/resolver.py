@@ -133,7 +133,6 @@ class Evaluation(msgspec.Struct):
         return self.candidate.framework or self.candidate.channel
 
     def exclude(self, why: str) -> None:
-        """Say that it is not in effect, and why."""
         self.applies, self.why = False, why
 
     def leave_undecided(self, why: str, targets: Iterable[visible_devices.TargetGpu]) -> None:
@@ -216,7 +215,6 @@ def _least(
 
 
 def _sum_bytes(parts: _Parts, gpu: str) -> int:
-    """Return the bytes of a limit on a GPU."""
     return sum(one.limits[gpu] for one in parts)
 
 

@@ -527,11 +527,9 @@ class ScriptValues:
 
     def _read_variable(self, node: ast.expr, name: Known, *default: Known) -> Known:
         """Return a variable that the process was started with and the source has not set before, else the default."""
-        if (
-            self._environ is None
-            or not isinstance(name, str)
-            or self.symbols.may_follow(node, self.symbols.stored.get(name))
-        ):
+        if self._environ is None or not isinstance(name, str):
+            raise _UnknownError
+        if self.symbols.may_follow(node, self.symbols.stored.get(name)):
             raise _UnknownError
         if name in self._environ:
             return _bounded(self._environ[name])

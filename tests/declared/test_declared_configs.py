@@ -125,15 +125,10 @@ def test_a_file_that_is_not_read_leaves_it_open_whether_there_is_a_limit(explain
     assert "not known to be under a limit" in text
 
 
-@pytest.mark.parametrize("kind", ["missing", "fifo", "large", "device"])
-def test_a_file_that_cannot_be_read_is_said_to_be_named(explain: Explainer, kind: str) -> None:
-    path = explain.folder / "serve.yaml"
-    if kind == "fifo":
-        os.mkfifo(path)
-    elif kind == "large":
-        path.write_text(PLAIN + "#" * (1 << 20))
-    elif kind == "device":
-        path.symlink_to("/dev/zero")
+@pytest.mark.parametrize("size", [0, 1 << 20])
+def test_a_file_that_is_missing_or_large_is_said_to_be_named(explain: Explainer, size: int) -> None:
+    if size:
+        (explain.folder / "serve.yaml").write_text(PLAIN + "#" * size)
     declared = explain.declared(*VLLM)
     assert said(declared, "--config").why.endswith("it could not be read")
     assert not default(declared)
