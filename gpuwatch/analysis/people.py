@@ -107,7 +107,7 @@ def _person(on: Sequence[GpuOwner], holdings: Holdings, view: HistoryView | None
     counted = [one.memory for one in every if one.sized and shares.usable(one.gpu)]
     busy = [[one.sm for one in owner.processes if one.sm is not None] for owner in on]
     idles = [(one, view.idle(one.gpu.key, one.process.pid, one.start)) for one in every] if view else []
-    declared = [shares.declared_by(owner, holdings.processes) for owner in on]
+    declared = [shares.declared_by(owner.gpu, owner.processes, holdings.processes) for owner in on]
     return Person(
         uid=uid,
         name=name,

@@ -8,8 +8,8 @@ figures of a GPU have also the names of nvidia_gpu_exporter (`nvidia_smi_…`) a
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +20,7 @@ from gpuwatch.alerts.rules.shares import overshoots
 from gpuwatch.analysis.rows import rows
 from gpuwatch.base.units import Unit
 from gpuwatch.model.fields import GPU, PROCESS, QUIET_S, Field, Row, throttle_words
-from gpuwatch.model.holdings import UNSEEN_USER, GpuOwner
+from gpuwatch.model.holdings import UNSEEN_USER, GpuProcess
 from gpuwatch.model.shares import DeclaredMemory, declared_by, declared_memory
 from gpuwatch.model.snapshot import (
     Gpu,
@@ -151,32 +151,38 @@ def _answering(machine: ScrapedMachine) -> Iterator[tuple[Labels, GpuRow]]:
 
 
 def _users(machine: ScrapedMachine) -> Iterator[tuple[Labels, UserRow]]:
-    """Yield each user on each GPU; all who are not visible are one."""
+    """Yield each user on each GPU; all who are not visible are one, and so are two uids of one name."""
     holdings = machine.frame.holdings
     names = {**holdings.names}
+    for promise in (each for gpu in machine.trusted() for each in gpu.promises):
+        if promise.uid is not None:
+            names.setdefault(promise.uid, promise.user)
+
+    def name_of(uid: int | None) -> str:
+        return UNSEEN_USER if uid is None else names[uid]
+
     most: dict[tuple[int, tuple[int, ...]], int] = {}
     for one in overshoots(holdings.snapshot, machine.allowances):  # of several limits of the same processes the worst
         most[one.gpu, one.pids] = max(most.get((one.gpu, one.pids), 0), one.held - one.declared)
-    over: Counter[tuple[int, int | None]] = Counter()
+    over: Counter[tuple[int, str]] = Counter()
     for (index, pids), size in most.items():
-        over[index, holdings.processes[pids[0]].uid] += size
+        over[index, name_of(holdings.processes[pids[0]].uid)] += size
     for gpu in machine.trusted():
-        owners = {one.uid: one for one in holdings.owners(gpu)}
-        promised: Counter[int | None] = Counter()
+        held: defaultdict[str, list[GpuProcess]] = defaultdict(list)
+        for owner in holdings.owners(gpu):
+            held[owner.name] += owner.processes
+        promised: Counter[str] = Counter()
         for promise in gpu.promises:
-            promised[promise.uid] += promise.bytes
-            if promise.uid is not None:
-                names.setdefault(promise.uid, promise.user)
-        for uid in {**owners, **promised}:
-            row = _user(machine, gpu, owners.get(uid), promised[uid], over[gpu.index, uid])
-            yield (*gpu_labels(gpu), UNSEEN_USER if uid is None else names[uid]), row
+            promised[name_of(promise.uid)] += promise.bytes
+        for name in {**held, **promised}:
+            row = _user(machine, gpu, held.get(name, ()), promised[name], over[gpu.index, name])
+            yield (*gpu_labels(gpu), name), row
 
 
-def _user(machine: ScrapedMachine, gpu: Gpu, owner: GpuOwner | None, promised: int, over: int) -> UserRow:
-    """Return the figures of a user; without an owner, of one to whom memory is only promised."""
-    held = owner.processes if owner is not None else ()
-    limited = declared_by(owner, machine.frame.holdings.processes) if owner is not None else None
-    declared = limited.declared if limited is not None and limited.limits else None
+def _user(machine: ScrapedMachine, gpu: Gpu, held: Sequence[GpuProcess], promised: int, over: int) -> UserRow:
+    """Return the figures of a user; without processes, of one to whom memory is only promised."""
+    limited = declared_by(gpu, held, machine.frame.holdings.processes)
+    declared = limited.declared if limited.limits else None
     whole = all(one.complete for one in held) and not gpu.holdings_note
     idle = [(one, machine.frame.history.idle(gpu.key, one.process.pid, one.start)) for one in held]
     resting = [(one, idle.seconds) for one, idle in idle if idle is not None and idle.seconds >= QUIET_S]

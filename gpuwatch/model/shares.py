@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from gpuwatch.base.units import GIB, MIB
-from gpuwatch.model.holdings import GpuOwner
+from gpuwatch.model.holdings import GpuProcess
 from gpuwatch.model.snapshot import (
     Declaration,
     Declared,
@@ -174,10 +174,10 @@ def declared_memory(gpu: Gpu, processes: Mapping[int, Process]) -> DeclaredMemor
     )
 
 
-def declared_by(owner: GpuOwner, processes: Mapping[int, Process]) -> DeclaredMemory:
-    """Return the sums of the limits of one owner's processes on a GPU; `processes` are the snapshot's by PID."""
-    theirs = tuple([holding for one in owner.processes for holding in one.holdings])
-    return declared_memory(msgspec.structs.replace(owner.gpu, holdings=theirs), processes)
+def declared_by(gpu: Gpu, held: Iterable[GpuProcess], processes: Mapping[int, Process]) -> DeclaredMemory:
+    """Return the sums of the limits of some of the processes on a GPU; `processes` are the snapshot's by PID."""
+    theirs = tuple([holding for one in held for holding in one.holdings])
+    return declared_memory(msgspec.structs.replace(gpu, holdings=theirs), processes)
 
 
 OWN: Final = 512 * MIB

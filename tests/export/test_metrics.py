@@ -147,6 +147,20 @@ def test_shares_of_a_user_add_up_and_an_overshoot_is_what_is_beyond_them() -> No
     assert found["gpuwatch_gpu_memory_left_bytes"] == [(CARD, card.memory.free - 3 * GIB)]  # type: ignore[operator]
 
 
+def test_two_uids_of_one_name_are_one_user_whose_figures_are_added_up() -> None:
+    people = [process(7, "ada", declared=declares(0, 10 * GIB)), process(8, "ada", uid=2002), process(9, "ben")]
+    promised = (Promise(user="ada", uid=uid("ada"), bytes=2 * GIB), Promise(user="ada", uid=3003, bytes=GIB))
+    card = gpu(0, holdings=[holding(7, 15), holding(8, 6), holding(9, 5)], promises=promised, promised=3 * GIB)
+    found = metrics(exporter(snapshot([card], people)))
+    ada = {**CARD, "user": "ada"}
+    for name, amount in {"memory": 21, "declared": 10, "promised": 3, "over": 5}.items():
+        assert [one for one in found[f"gpuwatch_user_{name}_bytes"] if one[0] == ada] == [(ada, amount * GIB)]
+    assert (ada, 2) in found["gpuwatch_user_processes"]
+    unknown = replace(card, holdings=(holding(7, 15), holding(8, memory=Reason.DENIED), holding(9, 5)))
+    found = metrics(exporter(snapshot([unknown], people)))
+    assert found["gpuwatch_user_memory_bytes"] == [({**CARD, "user": "ben"}, 5 * GIB)]
+
+
 def test_an_instance_has_metrics_of_its_own_so_that_a_sum_over_gpus_counts_nothing_twice() -> None:
     name = "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
     one = Instance(uuid="MIG-7", name=name, gpu_instance=7, compute_instance=0, memory=memory(4, total=10 * GIB))

@@ -254,7 +254,7 @@ class FrameGraphs(TimeGraphs):
             part = held.get(uid)
             limit = ""
             if part is not None and part.declared is not None:
-                sums = declared_by(holders[uid], self.frame.holdings.processes)
+                sums = declared_by(holders[uid].gpu, holders[uid].processes, self.frame.holdings.processes)
                 if not sums.unread and not sums.undeclared:
                     limit = gib(part.declared)
                 label_once = "" if limits else "as declared"
