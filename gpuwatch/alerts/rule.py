@@ -131,22 +131,20 @@ class RuleContext:
         """Evidence about memory that no listed process holds."""
         return GapEvidence(self.snapshot, self.history.unknown_memory_starts(self.snapshot))
 
-    @cached_property
-    def on(self) -> Mapping[str, Sequence[GpuProcess]]:
-        """Processes on each of `gpus`, by the GPU's key; none where its list is not plausible."""
-        return {gpu.key: self.holdings.on(gpu) for gpu in self.gpus if not gpu.unreliable}
+    def on(self, gpu: Gpu) -> Sequence[GpuProcess]:
+        """Return the processes on a GPU; none where its list is not plausible."""
+        return () if gpu.unreliable else self.holdings.on(gpu)
 
-    @cached_property
-    def owners(self) -> Mapping[str, Sequence[GpuOwner]]:
-        """Owners of these processes, by the GPU's key."""
-        return {gpu.key: self.holdings.owners(gpu) for gpu in self.gpus if not gpu.unreliable}
+    def owners(self, gpu: Gpu) -> Sequence[GpuOwner]:
+        """Return the owners of these processes."""
+        return () if gpu.unreliable else self.holdings.owners(gpu)
 
     @cached_property
     def placements(self) -> Sequence[Sequence[GpuProcess]]:
         """Each process's entries on all GPUs where it computes or could compute, by index."""
         found: defaultdict[tuple[int, int], list[GpuProcess]] = defaultdict(list)
-        for on in self.on.values():
-            for one in on:
+        for gpu in self.gpus:
+            for one in self.on(gpu):
                 if not one.graphics and (one.memory or not one.complete) and one.gpu.uuid:
                     found[one.process.pid, one.start].append(one)
         return list(found.values())

@@ -128,8 +128,9 @@ class Holdings:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
-        self._processes: dict[str, tuple[GpuProcess, ...]] = {}
-        self._owners: dict[str, tuple[GpuOwner, ...]] = {}
+        # By key and index: a driver may give two GPUs one UUID.
+        self._processes: dict[tuple[str, int], tuple[GpuProcess, ...]] = {}
+        self._owners: dict[tuple[str, int], tuple[GpuOwner, ...]] = {}
 
     @cached_property
     def processes(self) -> Mapping[int, Process]:
@@ -143,9 +144,10 @@ class Holdings:
 
     def on(self, gpu: Gpu) -> Sequence[GpuProcess]:
         """Return the processes on a GPU of the snapshot, in the order of the driver's list."""
-        found = self._processes.get(gpu.key)
+        key = (gpu.key, gpu.index)
+        found = self._processes.get(key)
         if found is None:
-            found = self._processes[gpu.key] = fold_processes(gpu, self.processes)
+            found = self._processes[key] = fold_processes(gpu, self.processes)
         return found
 
     @cached_property
@@ -159,9 +161,10 @@ class Holdings:
 
     def owners(self, gpu: Gpu) -> Sequence[GpuOwner]:
         """Return the owners on a GPU of the snapshot, in the order of the driver's list."""
-        found = self._owners.get(gpu.key)
+        key = (gpu.key, gpu.index)
+        found = self._owners.get(key)
         if found is None:
-            found = self._owners[gpu.key] = fold_owners(gpu, self.on(gpu), self.names)
+            found = self._owners[key] = fold_owners(gpu, self.on(gpu), self.names)
         return found
 
     def owners_on_instance(self, gpu: Gpu, instance: int) -> Sequence[GpuOwner]:

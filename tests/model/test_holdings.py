@@ -74,6 +74,13 @@ def test_a_mig_instance_has_owners_of_its_own() -> None:
     assert [one.memory for one in holdings.owners(seen.gpus[0])] == [3 * GIB]
 
 
+def test_two_gpus_of_one_uuid_have_their_own_processes() -> None:
+    seen = snapshot([gpu(0, uuid="GPU-1", holdings=[holding(1)]), gpu(1, uuid="GPU-1", holdings=[holding(2)])])
+    holdings = Holdings(seen)
+    assert [one.process.pid for each in seen.gpus for one in holdings.on(each)] == [1, 2]
+    assert [one.processes[0].process.pid for each in seen.gpus for one in holdings.owners(each)] == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("users", "name"), [(["1001", "ada"], "ada"), (["ada", "1001"], "ada"), (["", "1001"], "1001"), ([""], "1001")]
 )

@@ -200,7 +200,7 @@ def _asked(rule: CustomRule) -> tuple[str, ...]:
 def _find_gpus(rule: CustomRule, condition: RuleCondition, context: RuleContext) -> Iterator[Observation]:
     """Judge every GPU that the rule selects; a rule with a user judges the GPUs where that user has processes."""
     for gpu in context.gpus:
-        one = GpuWithUsers(gpu, context.owners.get(gpu.key, ()))
+        one = GpuWithUsers(gpu, context.owners(gpu))
         about = _Subject(f"GPU {gpu.index}", gpu.sampled, gpu)
         if all(selects(one) for selects in condition.selectors):
             if all(comparison.field.amount(one) is not None for comparison in condition.comparisons):
@@ -215,7 +215,7 @@ def _find_processes(rule: CustomRule, condition: RuleCondition, context: RuleCon
     everywhere = all(one.field.key in _EVERYWHERE for one in condition.comparisons)
     done: set[tuple[int, int]] = set()
     for gpu in context.gpus:
-        for held in context.on.get(gpu.key, ()):
+        for held in context.on(gpu):
             process, row = held.process, _row(held, context)
             if (everywhere and process.key in done) or not all(selects(row) for selects in condition.selectors):
                 continue
@@ -253,7 +253,7 @@ def _find_users(rule: CustomRule, condition: RuleCondition, context: RuleContext
     complete = all(gpu.is_listed for gpu in gpus)
     keys = {gpu.key for gpu in gpus}
     users: defaultdict[int, list[GpuOwner]] = defaultdict(list)
-    for owner in (owner for gpu in context.gpus if gpu.key in keys for owner in context.owners.get(gpu.key, ())):
+    for owner in (owner for gpu in context.gpus if gpu.key in keys for owner in context.owners(gpu)):
         if owner.uid is not None:
             users[owner.uid].append(owner)
     stamp = max((gpu.sampled for gpu in context.gpus if gpu.key in keys), default=None)

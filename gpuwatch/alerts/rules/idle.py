@@ -43,7 +43,7 @@ def find_idle(context: RuleContext) -> Iterator[Observation]:
     were idle when gpuwatch started, an alert is neither raised nor cleared until the limit has passed since then.
     """
     for gpu in context.listed:
-        for owner in context.owners[gpu.key]:
+        for owner in context.owners(gpu):
             held = [one for one in owner.processes if one.process.state != _ZOMBIE and not one.graphics]
             if owner.uid is not None and held:
                 yield _idle(context, owner, held)
@@ -143,7 +143,7 @@ def find_ended_holders(context: RuleContext) -> Iterator[Observation]:
     on the GPU: the kernel also calls a program a zombie whose first thread alone has ended (proc(5)).
     """
     for gpu in context.listed:
-        for one in context.on[gpu.key]:
+        for one in context.on(gpu):
             if one.process.presence is Presence.GONE or one.process.state == _ZOMBIE:
                 yield _dead(context, one)
 

@@ -284,7 +284,7 @@ def _format_sizes(sizes: Counter[str]) -> str:
 
 def find_outgrown(context: RuleContext) -> Iterator[Observation]:
     """Find processes that hold more than their declared start size: allowed, and never a warning."""
-    for one in (each for found in context.on.values() for each in found):
+    for one in (each for gpu in context.gpus for each in context.on(gpu)):
         process, gpu = one.process, one.gpu
         declarations = process.declared.declarations if process.declared is not None else ()
         start = max(
