@@ -81,7 +81,9 @@ THREADS_MAX = 64
 _STARTERS_MAX = 1024
 """Threads of a process whose children are read, at most; a training has some hundred threads."""
 
-_TOP = os.sysconf("SC_PAGESIZE") + 8192
+_PAGE = os.sysconf("SC_PAGESIZE")
+
+_TOP = _PAGE + 8192
 """Bytes from the end of the environment to the top of the memory without address randomization, at most: a guard page,
 and the path of the program (PATH_MAX). With it they are GiBs apart: one in a million is within these bytes."""
 

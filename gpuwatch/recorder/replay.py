@@ -18,7 +18,7 @@ import msgspec
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import Limits
-from gpuwatch.analysis.events import Playback
+from gpuwatch.analysis.playback import Playback
 from gpuwatch.base.threads import Worker
 from gpuwatch.declared.facts import Share
 from gpuwatch.history.history import History

@@ -14,7 +14,8 @@ from textual.content import Content
 from textual.widgets import Input, Static
 
 from gpuwatch.alerts.alert import Alert
-from gpuwatch.analysis.events import SPEEDS, Events, Playback, events_until
+from gpuwatch.analysis.events import Events
+from gpuwatch.analysis.playback import SPEEDS, Playback, events_until
 from gpuwatch.base.units import format_moment, long_duration, parse_moment
 from gpuwatch.ui.actions import make_bindings
 from gpuwatch.ui.app import GpuwatchApp, NewFrame

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gpuwatch.alerts.alert import Alert
-from gpuwatch.analysis.events import SPEEDS, Playback, events_until
+from gpuwatch.analysis.playback import SPEEDS, Playback, events_until
 from gpuwatch.history.history import History, HistoryView
 from gpuwatch.history.timeline import Key, Metric
 from gpuwatch.model.snapshot import IdleHolding

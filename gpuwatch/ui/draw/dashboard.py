@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.cells import cell_len
 
-from gpuwatch.analysis.events import Playback
+from gpuwatch.analysis.playback import Playback
 from gpuwatch.base.units import long_duration
 from gpuwatch.model.fields import host_words, process_words
 from gpuwatch.model.snapshot import SourceState

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from gpuwatch.alerts.alert import Alert, Severity
-from gpuwatch.analysis.events import Playback
+from gpuwatch.analysis.playback import Playback
 from gpuwatch.analysis.rows import rows
 from gpuwatch.analysis.strays import Stray, StrayReport, find_strays
 from gpuwatch.model.fields import Row
