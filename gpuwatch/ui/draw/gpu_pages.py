@@ -133,13 +133,9 @@ def gpu_page(gpu: Gpu | None, graphs: FrameGraphs, processes: ProcessBlock, canv
     lists: list[Part] = [processes, graphs.event_section(events)]
     section = gpu_section(gpu, frame.snapshot, frame.history)
     facts = [_links(gpu, graphs), *instance_sections(gpu), _errors(gpu, graphs), section]
-    left: list[Part]
-    right: list[Part]
-    if two_columns:
-        left, right = [*blocks], [*lists, *facts]
-    else:
-        first, *others = blocks
-        left, right = [first, *([] if room >= SMALL else others), *lists], [*(others if room >= SMALL else []), *facts]
+    left, right = blocks, [*lists, *facts]
+    if not two_columns and room >= SMALL:  # the processes stand below the memory
+        left, right = blocks[:1], [*lists, *blocks[1:], *facts]
     title = graphs.title(f"GPU {gpu.index} · {short_name(gpu.name) or '?'}")
     return SheetPage(title, left, right, graphs.span_words(), notice, over=over)
 

@@ -201,12 +201,9 @@ def process_page(
     blocks[-1].gap = 1
     sections = process_sections(held, frame, options)
     gpu = gpu_section(held[0].gpu, seen, frame.history)
-    left: list[Part]
-    right: list[Part]
-    if canvas.two_columns:
-        left, right = [*sections, graphs.event_section(events)], [*blocks, gpu]
-    else:
-        left, right = [*sections, *blocks, graphs.event_section(events), gpu], []
+    listed = graphs.event_section(events)
+    left: list[Part] = [*sections, listed] if canvas.two_columns else [*sections, *blocks, listed]
+    right: list[Part] = [*blocks, gpu] if canvas.two_columns else [gpu]
     gpus = ", ".join(str(index) for index in sorted({row.gpu.index for row in held}))
     title = f"{held[0].holding.pid} {held[0].process.name or '?'} · {held[0].owner} · GPU {gpus}"
     return SheetPage(graphs.title(title), left, right, graphs.span_words(), notice, over=not is_there)

@@ -171,7 +171,8 @@ class SheetDrawing:
 
     def _place(self, parts: Sequence[Part], x: int, width: int, canvas: Canvas, *, over: bool) -> int:
         """Place parts below each other; return the line at which they end."""
-        labels, y, gap = label_cells(parts), canvas.margin, 0
+        lengths = [len(fact.label) for part in parts if isinstance(part, Section) for fact in part.facts]
+        labels, y, gap = min(max(lengths, default=0), _LABEL), canvas.margin, 0
         for part in parts:
             if isinstance(part, Section):
                 lines = [LineBuilder(canvas.styles).write(part.title, "strong").build(width)]
@@ -247,12 +248,6 @@ _NAMES = str.maketrans({"…": "...", "↑": "Up", "↓": "Down", "⇧": "S-"})
 def plain(text: str) -> str:
     """Replace gpuwatch's symbols by ASCII; names that people chose stay unchanged."""
     return spell_signs(text.translate(_NAMES))
-
-
-def label_cells(parts: Sequence[Part]) -> int:
-    """Return the cells of the longest label, up to `_LABEL`."""
-    lengths = [len(fact.label) for part in parts if isinstance(part, Section) for fact in part.facts]
-    return min(max(lengths, default=0), _LABEL)
 
 
 def reason_words(reading: Reading) -> str:

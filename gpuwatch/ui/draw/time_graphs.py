@@ -76,13 +76,13 @@ class GraphBlock:
         if graph is None or self.height <= 0:
             return []
         curves = [(curve.values, curve.style, curve.mark) for curve in graph.curves]
-        key = (id(styles), width, self.height, self.cursor, graph.until, graph.span, graph.top, graph.low)
         lines = self.legend_lines or 1 + (self.height >= HIGH_GRAPH)
         legend = draw_legend(graph, styles, width, lines=lines, cursor=self.cursor)
         legend += [blank(styles, width)] * ((self.legend_lines or 0) - len(legend))
-        whole = (*key, curves, graph.limits, graph.marks, graph.empty, len(legend))
-        if whole != self._key:
-            self._key = whole
+        place = (id(styles), width, self.height, self.cursor, graph.until, graph.span, graph.top, graph.low)
+        key = (*place, curves, graph.limits, graph.marks, graph.empty, len(legend))
+        if key != self._key:
+            self._key = key
             self._plot = draw_plot(graph, styles, width, self.height - len(legend), cursor=self.cursor)
         return [*legend, *self._plot]
 

@@ -154,15 +154,8 @@ class ListScreen(FullScreen, Generic[L, R]):
     # -- life ------------------------------------------------------------------------------------------------------
 
     def compose(self) -> ComposeResult:
-        widgets: list[Widget] = [
-            self._title_panel,
-            self._notice_panel,
-            self.list_panel,
-            self._detail,
-            *self.entries(),
-            self._footer,
-        ]
-        yield from widgets
+        yield from (self._title_panel, self._notice_panel, self.list_panel, self._detail)
+        yield from (*self.entries(), self._footer)
 
     def on_mount(self) -> None:
         super().on_mount()

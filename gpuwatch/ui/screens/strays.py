@@ -36,11 +36,15 @@ NARROW: Final = 60
 
 def total(strays: Collection[Stray], possible: Collection[Stray] = ()) -> str:
     """Format how many strays there are, their memory, and the possible ones: `2 strays · 18.0 GiB · 1 possible`."""
-    held = [one.held for one in strays if one.held is not None]
-    least = "at least " * (len(held) < len(strays))
     parts = [f"{len(strays)} stray{'s' * (len(strays) != 1)}" if strays else "no strays"]
-    parts += [f"{least}{size(sum(held))}"] * bool(held) + [f"{len(possible)} possible"] * bool(possible)
-    return " · ".join(parts)
+    parts += [held_words(strays), f"{len(possible)} possible" * bool(possible)]
+    return " · ".join(filter(None, parts))
+
+
+def held_words(strays: Collection[Stray]) -> str:
+    """Format the memory of strays together, `at least 18.0 GiB`; empty where that of none is known."""
+    held = [one.held for one in strays if one.held is not None]
+    return f"{'at least ' * (len(held) < len(strays))}{size(sum(held))}" if held else ""
 
 
 class StrayList(RowList[Stray]):
@@ -225,11 +229,10 @@ class StraysScreen(ListScreen[StrayList, Stray]):
         if not chosen:
             self.notify("select with Space what is to be ended", markup=False, timeout=4)
         elif actions_of(self).may_end():
-            held = [one.held for one in chosen if one.held is not None]
-            least = "at least " * (len(held) < len(chosen))
+            held = held_words(chosen)
             lines = [DEMO_NOTICE] * self._frame.snapshot.demo
             lines += [f"{one.process.pid}  {one.process.command or one.process.name}" for one in chosen]
-            lines += [f"together {least}{size(sum(held))}, one after the other"] * bool(held)
+            lines += [f"together {held}, one after the other"] * bool(held)
             deaf = [one.process.pid for one in chosen if procfs.ignores_signal(one.process.pid, signal.SIGINT)]
             interrupts = len(deaf) < len(chosen) or self._frame.snapshot.demo  # whose PIDs may be real ones
             lines += [] if interrupts else [f"SIGINT would do nothing: {IGNORES_INTERRUPT}"]
