@@ -149,7 +149,6 @@ class Monitor(threading.Thread):
         """Arguments of `attend` that no frame contains yet."""
 
     def run(self) -> None:
-        """Run the thread; called by `start`."""
         try:
             while not self._stopping.is_set() and self._step():
                 pass

@@ -244,7 +244,6 @@ class Condition(msgspec.Struct):
         return Transition.EASED
 
     def _refresh(self, alert: Alert, seen: Observation, tick: Tick, context: RuleContext) -> None:
-        """Update the alert with one sample that did not end it."""
         fine = seen.keeps is None and seen.level is None
         if seen.value is not None and not fine:  # fine samples only show for how long it has been so
             self._sum += seen.value
@@ -305,7 +304,6 @@ def new_alert(rule: str, tick: Tick, *, severity: Severity, gpu: str = "", subje
 
 
 def _find_causes(seen: Observation, context: RuleContext) -> tuple[AlertCause, ...]:
-    """Return the visible processes of an observation."""
     found = [context.processes[pid] for pid in seen.pids if pid in context.processes]
     return tuple(
         AlertCause(uid=one.uid, user=one.user, pid=one.pid, start=one.start, run="" if one.uid is None else one.run_key)

@@ -107,7 +107,8 @@ class GapEvidence:
         self._leftovers = [
             one
             for one in self._unlisted
-            if one.process.adopted and one.process.pid not in parents and not _is_attended(one.process)
+            if one.process.adopted and one.process.pid not in parents
+            if (place := one.process.context) is not None and not (place.unit or place.server or place.pod)
         ]
         left = {one.process.key for one in self._leftovers}
         self._others = [
@@ -278,11 +279,6 @@ def _before(start: UnknownMemoryStart | None, found: Iterable[Unlisted]) -> list
     """Return the processes that were there when the memory was taken, as far as that is known."""
     began = inf if start is None else start.at
     return [one.process for one in found if one.process.started is None or one.process.started <= began]
-
-
-def _is_attended(process: Process) -> bool:
-    context = process.context
-    return context is None or bool(context.unit or context.server or context.pod)
 
 
 def _named(processes: Sequence[Process]) -> str:

@@ -227,7 +227,6 @@ class InspectorClient:
             yield from self._fail_first("what gpuwatch's reader said of it is too long")
 
     def _send(self, child: ChildProcess) -> None:
-        """Send the questions of the batch."""
         lines = []
         for question in self._batch:
             if not self._sent:

@@ -113,7 +113,6 @@ def _with_state(place: PanePlace, *, alive: bool | None, visible: bool) -> PaneP
 
 
 def _sees_our_pids(pid: int, proc: Path) -> bool:
-    """Return whether a process is in our PID namespace."""
     try:
         return procfs.read_own_pid(pid, proc)[1]
     except (OSError, ValueError):

@@ -182,7 +182,6 @@ def age(started: float | None, now: float) -> Amount | None:
 
 
 def table(fields: Iterable[Field[T]]) -> Mapping[str, Field[T]]:
-    """Return fields by their keys."""
     return {field.key: field for field in fields}
 
 

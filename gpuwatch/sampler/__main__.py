@@ -11,16 +11,16 @@ import sys
 from collections.abc import Sequence
 
 from gpuwatch.base.child import ChildProcess
+from gpuwatch.inspector.__main__ import main as inspect
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the sampler and end with its exit code."""
     gc.disable()  # what is imported stays: looking through it frees nothing
     gc.freeze()
     inspector = None
     if "--no-declared" not in arguments:
         try:
-            inspector = ChildProcess(_inspect)
+            inspector = ChildProcess(inspect)
         except OSError:  # no memory, no room for a process: it is tried again when there is something to ask
             inspector = None
     from gpuwatch.sampler import main as loop  # while the inspector gets ready
@@ -29,14 +29,6 @@ def main(arguments: Sequence[str]) -> None:
     gc.enable()
     # Not sys.exit: the end of the interpreter would wait for a thread that looks up a user, and unload the driver.
     os._exit(loop.main(arguments, inspector))
-
-
-def _inspect() -> None:
-    from gpuwatch.inspector import worker
-
-    gc.freeze()
-    gc.enable()
-    worker.main()
 
 
 if __name__ == "__main__":

@@ -46,7 +46,6 @@ class Schedule(Generic[Task]):
         self._due: list[tuple[float, float, Task]] | None = None
 
     def restart(self) -> None:
-        """Make all tasks due now."""
         self._due = None
 
     def hasten(self, task: Task) -> None:

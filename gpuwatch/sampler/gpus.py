@@ -158,7 +158,6 @@ class SampledGpus:
             self._look_up(changed=changed)
 
     def _any_returned(self) -> bool:
-        """Return whether a GPU that was missing is listed again."""
         return any(device.missing and device.locate(self.listed) for device in self._active)
 
     def _look_up(self, *, changed: bool) -> None:

@@ -202,7 +202,6 @@ class Owners:
             return Presence.UNREADABLE
 
     def _hides(self) -> bool:
-        """Return whether /proc hides other people's processes from us."""
         return not self._sees_all and machine.hides_pids(self._proc)
 
     def _facts(self, pid: int, stat: procfs.Stat) -> _Facts:

@@ -138,7 +138,6 @@ class OpenFileSearch:
             self.cut = (self._reached, self._existing)
 
     def _all(self) -> Iterator[None]:
-        """Read all processes, one after the other."""
         self._open, self._unseen, self._servers = {}, 0, []
         try:
             names = [entry.name for entry in self._proc.iterdir()]

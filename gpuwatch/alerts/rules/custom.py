@@ -171,7 +171,6 @@ class _Details(NamedTuple):
 
 
 def custom_rules(limits: Limits) -> tuple[Rule, ...]:
-    """Return the rules that the user wrote."""
     return tuple(Rule(rule.name, partial(find_custom, rule)) for rule in limits.custom)
 
 

@@ -30,7 +30,6 @@ _QUOTED: Final = 48
 
 
 def _observation(process: Process, gpu: Gpu, title: str, level: Severity | None, **fields: Any) -> Observation:
-    """Return an observation of a process on one of its GPUs."""
     return Observation(
         gpu=gpu,
         subject=identity(process),
