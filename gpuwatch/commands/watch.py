@@ -26,7 +26,7 @@ from gpuwatch.base.threads import Worker, start_thread
 from gpuwatch.base.units import long_duration, parse_duration
 from gpuwatch.commands.console import GREEN, BackgroundConsole
 from gpuwatch.commands.events import COLORS
-from gpuwatch.commands.export import EXPORT_FLAGS, add_export_flags, start_export
+from gpuwatch.commands.export_flags import EXPORT_FLAGS, add_export_flags, start_export
 from gpuwatch.commands.flags import add_flags, add_recording_flags, parse_indices, parse_value
 from gpuwatch.commands.startup import (
     Reloader,
