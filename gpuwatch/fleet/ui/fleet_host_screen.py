@@ -272,21 +272,19 @@ class FleetHostScreen(TimeSheet):
         for key in series:
             if key.user and key.uuid in uuids:
                 held[key.user].append(self.read(*key))
-        people = sorted(held)
-        styles.add_people({zlib.crc32(user.encode()): user for user in people})
+        uids = {user: zlib.crc32(user.encode()) for user in sorted(held)}
+        styles.add_people({uid: user for user, uid in uids.items()})
         curves, below = [], [0.0 for _ in used]
-        for user in people:
+        for user, uid in uids.items():
             values = [
                 None if total is None else sum(one or 0.0 for one in some)  # who is not listed held nothing
                 for total, *some in zip(used, *held[user], strict=True)
             ]
             below = [base + (value or 0.0) for base, value in zip(below, values, strict=True)]
-            uid = zlib.crc32(user.encode())
             curves.append(Curve(user, values, styles.owner(uid).fill, styles.initial(uid), self._newest(values)))
         rest = [None if one is None else max(0.0, one - held) for one, held in zip(used, below, strict=True)]
         curves.append(Curve("rest", rest, styles("muted"), styles.glyphs.hatch, self._newest(rest), hatched=True))
-        sizes = [float(gpu.total) for gpu in chosen if known(gpu.total)]
-        whole = sum(sizes)
+        whole = sum(float(gpu.total) for gpu in chosen if known(gpu.total))
         return self.graphs.graph(
             "Memory",
             f"GiB of {gib(whole)}" if whole else "GiB",

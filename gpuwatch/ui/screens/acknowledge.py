@@ -171,7 +171,9 @@ class AcknowledgeDialog(OptionDialog):
             title, evidence = _mute_words(page)
         else:
             mark, _ = mark_of(page.severity, self.glyphs)
-            muted = self._mute_of(page)
+            mutes = self._frame.attention.mutes if self._frame is not None and page.muted else ()
+            meant = [one for one in mutes if one.rule == page.rule and one.key in ("", page.key)]
+            muted = min(meant, key=lambda one: one.key, default=None)  # that of its rule first
             states = [
                 ("ended", page.ended is not None),
                 (f"{'its rule is ' * (not muted.key)}muted {_until(muted)}" if muted else "muted", page.muted),
@@ -242,12 +244,6 @@ class AcknowledgeDialog(OptionDialog):
             ),
             "cancel": Choice("Cancel", lambda: None),
         }
-
-    def _mute_of(self, alert: Alert) -> Mute | None:
-        """Return the mute by which an alert is muted; that of its rule first."""
-        mutes = self._frame.attention.mutes if self._frame is not None and alert.muted else ()
-        found = [one for one in mutes if one.rule == alert.rule and one.key in ("", alert.key)]
-        return min(found, key=lambda one: one.key, default=None)
 
     def _acknowledge(self, alerts: Sequence[Alert]) -> None:
         for alert in alerts:

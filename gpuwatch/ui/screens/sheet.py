@@ -241,10 +241,10 @@ class FrameSheet(TimeSheet):
         return True
 
     def on_frame_sheet_older_read(self) -> None:
-        error = self._older.exception() if self._older is not None and self._older.done() else None
-        if error is not None:
+        is_done = self._older is not None and self._older.done()
+        if self._older is not None and is_done and (error := self._older.exception()) is not None:
             self.app.notify(clean(f"older values cannot be read: {error}"), severity="warning", markup=False)
-        self.graphs.reads_older = self._older is not None and not self._older.done()
+        self.graphs.reads_older = self._older is not None and not is_done
         self.graphs.forget()
         self.redraw()
 
