@@ -16,9 +16,9 @@ from gpuwatch.base.errors import UsageError
 from gpuwatch.base.files import shown_path
 from gpuwatch.commands.console import Console
 from gpuwatch.commands.flags import add_flags
-from gpuwatch.config import ADMINISTRATORS, SECRETS, path
 from gpuwatch.config.document import default_text, effective_text
 from gpuwatch.config.keys import escaped
+from gpuwatch.config.paths import ADMINISTRATORS, SECRETS, path
 from gpuwatch.config.reading import load_traced
 from gpuwatch.config.types import Config
 from gpuwatch.recorder.messages import check_program

@@ -21,8 +21,8 @@ from gpuwatch.commands.config import OPEN, find_closed, find_readable
 from gpuwatch.commands.console import GREEN, YELLOW, Console, fold
 from gpuwatch.commands.flags import add_flags, add_refused_demo
 from gpuwatch.commands.startup import read_snapshot
-from gpuwatch.config import ADMINISTRATORS
-from gpuwatch.config import path as own_path
+from gpuwatch.config.paths import ADMINISTRATORS
+from gpuwatch.config.paths import path as own_path
 from gpuwatch.config.reading import load_traced
 from gpuwatch.config.types import Config
 from gpuwatch.inspector.terminals import PaneNames

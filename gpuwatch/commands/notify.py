@@ -11,7 +11,7 @@ from gpuwatch.base.errors import UsageError
 from gpuwatch.commands.console import Console
 from gpuwatch.commands.flags import add_flags
 from gpuwatch.commands.startup import configured
-from gpuwatch.config import path
+from gpuwatch.config.paths import path
 from gpuwatch.recorder.messages import make_routes, raised
 
 

@@ -38,7 +38,7 @@ from gpuwatch.commands.startup import (
     open_source,
 )
 from gpuwatch.commands.unit import AGAIN, print_unit
-from gpuwatch.config import ADMINISTRATORS
+from gpuwatch.config.paths import ADMINISTRATORS
 from gpuwatch.config.types import Config, ExportConfig
 from gpuwatch.model.snapshot import Gpu, SourceState
 from gpuwatch.monitor import Frame, Monitor

@@ -1,4 +1,4 @@
-"""Configuration from gpuwatch.toml: where it is, how it is loaded, and loaded again. Its types are in `config.types`.
+"""Configuration from gpuwatch.toml: how it is loaded, and loaded again. Its types are in `config.types`.
 
 A flag overrides the user's file, which overrides the administrator's file; only the administrator's `[[share]]`
 tables are upper bounds that no other file can raise.
@@ -8,23 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
-from gpuwatch.base import files, text
+from gpuwatch.base import text
 from gpuwatch.base.errors import GpuwatchError
+from gpuwatch.config.paths import ADMINISTRATORS, SECRETS, path
 from gpuwatch.config.types import Config
-
-FILE: Final = "gpuwatch.toml"
-ADMINISTRATORS: Final = Path("/etc/gpuwatch") / FILE
-SECRETS: Final = "notify.toml"
-"""File beside the administrator's with its `[notify]`, which root alone reads: the other one is for everybody."""
-
-
-def path() -> Path:
-    """Return the path of the user's configuration file."""
-    return files.config_folder() / FILE
 
 
 def load(given: str | None, *, administrators: Path = ADMINISTRATORS) -> Config:

@@ -20,9 +20,10 @@ from gpuwatch.alerts.rules.custom import parse_condition
 from gpuwatch.base import files, text
 from gpuwatch.base.errors import UsageError
 from gpuwatch.base.files import check_source, shown_path
-from gpuwatch.config import ADMINISTRATORS, FILE, SECRETS, keys, path
+from gpuwatch.config import keys
 from gpuwatch.config.keymap import PRESETS, RESERVED, clash
 from gpuwatch.config.keys import ConfigKey, shown, toml_string
+from gpuwatch.config.paths import ADMINISTRATORS, FILE, SECRETS, path
 from gpuwatch.config.types import Config, RemoteHost
 from gpuwatch.declared.facts import Share
 from gpuwatch.model.filters import FilterError, check_filter
