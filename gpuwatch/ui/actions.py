@@ -57,7 +57,6 @@ def actions_of(asking: MessagePump | Provider) -> Actions:
 
 
 def make_bindings(keys: Iterable[BoundKey]) -> list[Binding]:
-    """Return the bindings of the dashboard's or a replay's keys."""
     return [
         Binding(one.key, one.action, one.description, one.show, one.key_display, one.priority, one.tooltip, one.id)
         for one in keys

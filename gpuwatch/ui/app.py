@@ -182,7 +182,6 @@ class GpuwatchApp(TerminalApp):
         """Last frame searched for strays, and the result."""
 
     def make_keys(self) -> list[BoundKey]:
-        """Return the keys that the options ask for."""
         return dashboard_keys(self.options.keys)
 
     def palette_commands(self) -> Sequence[PaletteCommand]:
@@ -332,7 +331,6 @@ class GpuwatchApp(TerminalApp):
         return self._stray_report[1]
 
     def action_pause(self) -> None:
-        """Freeze the screen, or unfreeze it."""
         if self.frame is None:
             self.notify("nothing to freeze yet", markup=False, timeout=3)
             return
@@ -417,7 +415,6 @@ class GpuwatchApp(TerminalApp):
         self.paint()
 
     def action_mine(self) -> None:
-        """Show only the user's own processes, or everybody's."""
         panel = self.dashboard.processes
         panel.mine = not panel.mine
         self.paint()
@@ -504,7 +501,6 @@ class GpuwatchApp(TerminalApp):
             )
 
     def action_end_process(self) -> None:
-        """Ask whether to end the process under the cursor."""
         row = self._selected_process()
         if row is not None:
             self.ask_to_end(row.key)

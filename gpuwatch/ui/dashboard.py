@@ -51,7 +51,6 @@ class Dashboard(Screen[None]):
         self.footer = Footer(id="footer")
 
     def compose(self) -> ComposeResult:
-        """Return the panels, from top to bottom."""
         yield from (self.header, self.gpu_panel, self.alerts, self.process_panel, self.notice, self.prompt, self.footer)
 
     def on_click(self, event: events.Click) -> None:
@@ -71,7 +70,6 @@ class Dashboard(Screen[None]):
         self._show(draw(view, self.state, self.app.size, self._keys(), prompt=self.prompt.display))
 
     def draw_starting(self, seconds: float, styles: StyleSet) -> None:
-        """Draw the screen shown before the first frame."""
         self._show(draw_starting(seconds, styles, self.app.size, self._keys()))
 
     def _keys(self) -> list[Hint]:

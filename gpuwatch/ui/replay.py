@@ -35,33 +35,18 @@ _SAME: Final = 1.0
 
 
 class ReplaySource(Protocol):
-    """Recording that is played; its methods may be called from any thread."""
+    """Recording that is played, as the recorder's `Replay` explains it; methods may be called from any thread."""
 
     @property
-    def playback(self) -> Playback:
-        """State of the replay now."""
-
+    def playback(self) -> Playback: ...
     @property
-    def notes(self) -> Sequence[str]:
-        """What the viewer should know of the recording so far, in one line each."""
-
-    def play(self, playing: bool) -> None:
-        """Play from here on, or pause."""
-
-    def set_speed(self, speed: float) -> None:
-        """Play `speed` seconds of the recording in a second."""
-
-    def step(self, by: int) -> None:
-        """Pause, and show the snapshot after (1) or before (-1) this one."""
-
-    def seek(self, at: float, *, onwards: bool = False) -> None:
-        """Show the last snapshot up to a wall-clock time; with `onwards` a later one than now, across a gap too."""
-
-    def events(self) -> Sequence[Alert]:
-        """Return all events of the recording as they were last seen, in the order of their start."""
-
-    def load_older(self, timeline: Timeline, until: float) -> None:
-        """Add the means of the day before a wall-clock time to a timeline; may take seconds."""
+    def notes(self) -> Sequence[str]: ...
+    def play(self, playing: bool) -> None: ...
+    def set_speed(self, speed: float) -> None: ...
+    def step(self, by: int) -> None: ...
+    def seek(self, at: float, *, onwards: bool = False) -> None: ...
+    def events(self) -> Sequence[Alert]: ...
+    def load_older(self, timeline: Timeline, until: float) -> None: ...
 
 
 class ReplayApp(GpuwatchApp, inherit_bindings=False):
@@ -125,7 +110,6 @@ class ReplayApp(GpuwatchApp, inherit_bindings=False):
     # -- keys ------------------------------------------------------------------------------------------------------
 
     def action_play(self) -> None:
-        """Play, or pause."""
         now = self.replay.playback
         if now.is_over and not now.playing:
             self._go(math.inf)
@@ -164,7 +148,6 @@ class ReplayApp(GpuwatchApp, inherit_bindings=False):
             self.notify(words, markup=False, timeout=4)
 
     def action_time(self) -> None:
-        """Ask for a clock time, and move to it."""
         self.push_screen(TimeDialog(self.replay.playback, self.style_set.glyphs), self._go)
 
     def _go(self, at: float | None, *, onwards: bool = False) -> None:
@@ -190,15 +173,12 @@ class ReplayApp(GpuwatchApp, inherit_bindings=False):
         return super().refused | {"acknowledge"}
 
     def may_end(self) -> bool:
-        """Return False, and say why."""
         return self._refuse("no process can be ended")
 
     def action_acknowledge(self, alert: Alert | None = None) -> None:
-        """Say why no alert is acknowledged or muted."""
         self._refuse("no alert can be acknowledged or muted")
 
     def write_to_owner(self, frame: Frame | None, is_meant: Callable[[Row], bool]) -> None:
-        """Say why no message is copied."""
         self._refuse("no message to an owner")
 
     def _refuse(self, words: str) -> bool:

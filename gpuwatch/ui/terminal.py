@@ -186,8 +186,6 @@ def is_utf8_terminal() -> bool:
 
 EXIT_SIGNALS: Final = {signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGINT: 130}
 """Signals that end the program in good order, and the exit code that says so."""
-GONE: Final = 129
-"""Exit code after the loss of the terminal, the same as after SIGHUP."""
 PATIENCE: Final = 0.7
 """Seconds that a regular end may take."""
 RESTORE: Final = (
@@ -289,7 +287,7 @@ class ExitWatchdog:
                 if code is not None and time.monotonic() >= deadline:
                     self._abandon(code)
                 elif code is None and not os.isatty(self._descriptor):
-                    self._leave(GONE)
+                    self._leave(EXIT_SIGNALS[signal.SIGHUP])
                 continue
             if news is None:
                 return

@@ -157,7 +157,6 @@ class TerminalApp(App[int]):
         """Draw the screens in new styles."""
 
     def palette_commands(self) -> Sequence[PaletteCommand]:
-        """Return the commands of the palette, in its order."""
         return THEMES
 
     def before_exit(self) -> None:
@@ -263,5 +262,4 @@ class TerminalApp(App[int]):
         self.background("gpuwatch-choices")(call)
 
     def action_theme(self, name: str) -> None:
-        """Change the theme."""
         self.theme = theme_id(name)

@@ -36,11 +36,14 @@ LEAST_NAME = 4
 """Cells from which on the beginning of a long name says more than its initial."""
 
 
+SegmentKind: TypeAlias = Literal["seam", "fill", "edge", "hatch", "promised", "free", "mark"]
+
+
 class BarSegment(NamedTuple):
     """Run of cells of a memory bar that look alike."""
 
     text: str
-    kind: Literal["seam", "fill", "edge", "hatch", "promised", "free", "mark"]
+    kind: SegmentKind
     uid: int | None = None
     """Owner; None also for several owners together and for one that is not visible."""
 
@@ -122,14 +125,20 @@ def memory_bar(gpu: Gpu, held: Sequence[BarPart], width: int, glyphs: Glyphs) ->
         start, until = until, min(width, until + round(promise.bytes / cell))
         names = (f" {promise.user} ", initials.get(promise.uid, ""))
         label = next((name for name in names if cell_len(name) <= until - start - 2), "")
-        drawn = glyphs.promised + label + glyphs.promised * (until - start - 1 - cell_len(label))
-        for x, char in enumerate(drawn[: until - start], start):
-            bar[x] = BarSegment(char, "promised")
-        for x in range(start + len(drawn), until):  # what is left of wide characters
-            bar[x] = BarSegment("", "promised")
+        bar[start:until] = [BarSegment(glyphs.promised, "promised")] * (until - start)
+        _write(bar, start + 1, label, "promised")
     for x in marks:
         bar[x] = BarSegment(glyphs.declared, "mark", bar[x].uid)
     return _joined(bar)
+
+
+def _write(bar: list[BarSegment], x: int, text: str, kind: SegmentKind, uid: int | None = None) -> None:
+    """Write text over cells of a bar; the second cell of a wide character is empty."""
+    for char in text:
+        bar[x] = BarSegment(char, kind, uid)
+        for covered in range(x + 1, x + cell_len(char)):
+            bar[covered] = BarSegment("", kind, uid)
+        x += cell_len(char)
 
 
 def _joined(bar: Sequence[BarSegment]) -> list[BarSegment]:
@@ -198,11 +207,7 @@ def _draw_part(bar: list[BarSegment], place: _Place, marks: set[int], glyphs: Gl
     label, x, room = _label(part, rooms, glyphs)
     if glyphs.fill != " " and cell_len(label) < room:
         label += " "
-    for char in label:
-        bar[x] = BarSegment(char, "fill", part.uid)
-        for covered in range(x + 1, x + cell_len(char)):
-            bar[covered] = BarSegment("", "fill", part.uid)
-        x += cell_len(char)
+    _write(bar, x, label, "fill", part.uid)
 
 
 def _label(part: BarPart, rooms: Sequence[tuple[int, int]], glyphs: Glyphs) -> tuple[str, int, int]:
@@ -539,12 +544,6 @@ _LABELS = ("(memory in use, %)", "(memory, %)", "(mem %)", "(%)")
 """Labels of the figures of a heat map; the longest that fits is shown, in brackets: it is not the last GPU's alone."""
 
 
-def used_share(gpu: Gpu) -> float | None:
-    """Return a GPU's memory in use, in percent of what processes can have; None if it is not known."""
-    share = GPU["mem_percent"].amount(gpu) if gpu.health is Health.OK else None
-    return share.number if share else None
-
-
 class Gpus(CursorList[Gpu]):
     """List of all GPUs: a row for each, or the cells of a heat map."""
 
@@ -668,7 +667,8 @@ class Gpus(CursorList[Gpu]):
         styles, glyphs = view.styles, view.styles.glyphs
         background: Background = "cursor" if here else "base"
         mark, role = severity_mark(gpu, alerts, glyphs, stale=view.stale(gpu))
-        used, old = used_share(gpu), view.dimmed(gpu)
+        share = GPU["mem_percent"].amount(gpu) if gpu.health is Health.OK else None
+        used, old = share.number if share else None, view.dimmed(gpu)
         builder.write(glyphs.cursor if here else " ", styles("strong", background))
         index = styles("strong" if here else "muted", background)
         builder.write(str(gpu.index), index, grid.cell - 5 - 2 * grid.wide, right=True)

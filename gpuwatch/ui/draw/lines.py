@@ -104,7 +104,6 @@ def centred(styles: StyleSet, text: str, width: int, role: Role = "muted") -> Li
 
 
 def plain(line: Line) -> str:
-    """Return the text of a line."""
     return "".join(span.text for span in line)
 
 
@@ -216,5 +215,4 @@ def _narrowed(old: Span, new: Span) -> tuple[int, int]:
 
 
 def width_of(line: Line) -> int:
-    """Return the cells of a line."""
     return sum(span.cells for span in line)

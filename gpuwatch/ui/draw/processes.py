@@ -162,7 +162,6 @@ class Processes(RowList[Row]):
         return row.key
 
     def ordered(self, rows: Sequence[Row]) -> list[Row]:
-        """Sort rows by the chosen order."""
         return self._order.sort(rows, self.by, reverse=self.reverse)
 
     def columns(self, styles: StyleSet, width: int) -> list[Column]:

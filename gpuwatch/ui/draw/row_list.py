@@ -175,12 +175,10 @@ class RowList(CursorList[T]):
         self.sort_rows()
 
     def move(self, by: int) -> None:
-        """Move the cursor by `by` rows."""
         super().move(by)
         self._reveal()
 
     def page(self, by: int) -> None:
-        """Move the cursor by `by` screens."""
         self.move(by * max(1, self.page_rows - 1))
 
     def find(self, is_sought: Callable[[T], bool], by: int) -> bool:

@@ -35,7 +35,6 @@ class Column(msgspec.Struct, frozen=True):
 
 
 def field_column(field: Field[Any], cells: int, *, role: Role = "text", gap: int = 0) -> Column:
-    """Return the column of a field."""
     return Column(field.key, field.title, cells, right=field.right, role=role, gap=gap)
 
 

@@ -341,7 +341,6 @@ class StyleSet(msgspec.Struct, frozen=True, dict=True):
         return Style(getattr(palette, role), getattr(palette, background), bold)
 
     def __call__(self, role: Role, background: Background = "base") -> Style:
-        """Return the style of a role on a background."""
         return self._styles[role, background]
 
     @property

@@ -26,7 +26,6 @@ from gpuwatch.ui.draw.theme import Style, StyleSet
 
 @lru_cache(1024)
 def rich_style(style: Style) -> RichStyle:
-    """Return the same style for Rich."""
     attributes: dict[str, Any] = {name: True for name, value in style._asdict().items() if value is True}
     return RichStyle(color=style.color, bgcolor=style.background, **attributes)
 
@@ -108,11 +107,9 @@ class ListPanel(LinePanel):
             self.post_message(self.Clicked(effect))
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Scroll; the cursor stays on its row."""
         self._scroll(event, WHEEL)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Scroll back."""
         self._scroll(event, -WHEEL)
 
     def _scroll(self, event: events.MouseEvent, by: int) -> None:
