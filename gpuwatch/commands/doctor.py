@@ -87,7 +87,10 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     if args.demo:
         raise UsageError("--demo does not go with `gpuwatch doctor`: it checks this machine")
     console = Console(ascii_only=bool(args.ascii))
-    snapshot, error = _snapshot(args, sampler)
+    try:  # a driver that hangs costs the sampler, a child process, and at most 30 s
+        snapshot, error = read_snapshot(args, Config(), sampler, required=False), ""
+    except GpuwatchError as failed:
+        snapshot, error = Snapshot(state=SourceState.SILENT, host=clean(os.uname().nodename)), str(failed)
     machine = Machine(
         is_terminal=console.out.isatty(),
         encoding=console.out.encoding or "",
@@ -103,17 +106,6 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     else:
         console.print(*format_checks(checks, color=console.color, width=console.width))
     return int(any(one.mark is CheckMark.MEND for one in checks))
-
-
-def _snapshot(args: argparse.Namespace, sampler: SamplerProcess | None) -> tuple[Snapshot, str]:
-    """Return a snapshot with whatever the driver answers, and an error where there is none; never raises.
-
-    A driver that hangs costs the sampler, a child process, and at most 30 s.
-    """
-    try:
-        return read_snapshot(args, Config(), sampler, required=False), ""
-    except GpuwatchError as error:
-        return Snapshot(state=SourceState.SILENT, host=clean(os.uname().nodename)), str(error)
 
 
 def format_checks(checks: Sequence[Check], *, color: bool, width: int | None = None) -> Iterator[str]:

@@ -69,8 +69,10 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
         console.print(*explanation_lines(process, snapshot, config, console.width))
     if error is not None:
         console.warn(f"without GPUs: {snapshot.words}")
-    if _is_kernel_thread(process):
-        console.warn(f"process {pid} is a thread of the kernel: it has no environment, and declares nothing")
+    if not process.command and process.presence is Presence.SEEN:
+        stat = procfs.find_stat(pid)
+        if stat is not None and stat.kernel_thread:
+            console.warn(f"process {pid} is a thread of the kernel: it has no environment, and declares nothing")
     return 0 if error is None else error.exit_code
 
 
@@ -97,21 +99,11 @@ def explanation_lines(process: Process, snapshot: Snapshot, config: Config, widt
     """Return a line about the process, then the points; folded at `width` cells."""
     points = explain_process(process, snapshot, config.allowance)
     points += [one for one in context_points(process) if (one.label, one.value) not in {each[:2] for each in points}]
-    return [*fold(_head(process), width), "", *_lines(points, width)]
-
-
-def _is_kernel_thread(process: Process) -> bool:
-    if process.command or process.presence is not Presence.SEEN:
-        return False
-    stat = procfs.find_stat(process.pid)
-    return stat is not None and stat.kernel_thread
-
-
-def _head(process: Process) -> str:
+    facts = [process.user, process.state, process.command or f"[{process.name}]"]
     if process.presence in _UNSEEN:
-        return f"PID {process.pid} · {_UNSEEN[process.presence].format(process.pid)}"
-    command = process.command or f"[{process.name}]"
-    return " · ".join(filter(None, (f"PID {process.pid}", process.user, process.state, command)))
+        facts = [_UNSEEN[process.presence].format(process.pid)]
+    head = " · ".join(filter(None, (f"PID {process.pid}", *facts)))
+    return [*fold(head, width), "", *_lines(points, width)]
 
 
 def _lines(points: Sequence[Point], width: int | None) -> list[str]:

@@ -13,10 +13,9 @@ from typing import Any, Final
 import msgspec
 
 from gpuwatch.base import procfs
+from gpuwatch.base.units import MIB
 from gpuwatch.model.holdings import GpuProcess, Holdings
 from gpuwatch.model.snapshot import Gpu, Presence, Reading, Reason, Snapshot, known
-
-_MIB: Final = 1 << 20
 
 _CPU_SECONDS: Final = 0.1
 
@@ -65,6 +64,7 @@ def measure_cpu(
 
 
 def _gpu(gpu: Gpu, holdings: Holdings) -> dict[str, Any]:
+    processes = [_process(one) for one in holdings.on(gpu) if one.process.presence is not Presence.GONE]
     return {
         "index": gpu.index,
         "uuid": gpu.uuid,
@@ -76,39 +76,27 @@ def _gpu(gpu: Gpu, holdings: Holdings) -> dict[str, Any]:
         "utilization.dec": _whole(gpu.decoder),
         "power.draw": _whole(gpu.power),
         "enforced.power.limit": _whole(gpu.power_limit),
-        "memory.used": _whole(gpu.memory.used, _MIB),
-        "memory.total": _whole(gpu.memory.total, _MIB),
-        "processes": _processes(gpu, holdings),
+        "memory.used": _whole(gpu.memory.used, MIB),
+        "memory.total": _whole(gpu.memory.total, MIB),
+        "processes": None if gpu.holdings_note and not gpu.holdings else processes,
     }
-
-
-def _processes(gpu: Gpu, holdings: Holdings) -> list[dict[str, Any]] | None:
-    """Return the processes of a GPU, each once and without those that have ended; None where there is no list."""
-    if gpu.holdings_note and not gpu.holdings:
-        return None
-    return [_process(one) for one in holdings.on(gpu) if one.process.presence is not Presence.GONE]
 
 
 def _process(held: GpuProcess) -> dict[str, Any]:
     process = held.process
-    words = _words(process.command)
+    try:  # the snapshot has the arguments with quotes; secrets stay masked
+        words = shlex.split(process.command)
+    except ValueError:  # cut within a quote
+        words = process.command.split()
     return {
         "username": process.user or _UNKNOWN,
         "command": posixpath.basename(words[0]) if words else _UNKNOWN,
         "full_command": words or [_UNKNOWN],
-        "gpu_memory_usage": held.memory // _MIB if held.complete else None,
+        "gpu_memory_usage": held.memory // MIB if held.complete else None,
         "cpu_percent": process.cpu if known(process.cpu) else None,
         "cpu_memory_usage": _whole(process.rss),
         "pid": process.pid,
     }
-
-
-def _words(command: str) -> list[str]:
-    """Return the arguments of a command line, which the snapshot has with quotes; secrets stay masked."""
-    try:
-        return shlex.split(command)
-    except ValueError:  # cut within a quote
-        return command.split()
 
 
 def _whole(reading: Reading, unit: int = 1) -> int | None:

@@ -15,6 +15,7 @@ from gpuwatch.base.text import cell_width, fit
 from gpuwatch.base.units import GIB, UNKNOWN, percent, ranges
 from gpuwatch.commands.console import TextColumn, fold, format_table, in_ascii
 from gpuwatch.history.history import Use
+from gpuwatch.model.values import HOUR
 from gpuwatch.recorder.use import By, EventCounts, UseLine, UseReport
 
 MOST: Final = 100
@@ -24,7 +25,6 @@ MOST_RUNS: Final = 10
 
 _FIRST_TO_GO: Final = ("launcher", "GiB·h", "watched h", "overshoots", "busy %")
 """Columns that a narrow terminal does without, in this order."""
-_HOUR: Final = 3600.0
 _WIDEST: Final = 32
 """Cells of a name."""
 _DOUBT: Final = 0.01
@@ -67,7 +67,7 @@ def _table(report: UseReport, most: int, width: int | None, *, is_short: bool) -
 def _title(report: UseReport, now: float) -> str:
     ends = [report.since, report.until] if report.until < math.inf else [report.since]
     span = " to ".join(time.strftime("%Y-%m-%d %H:%M", time.localtime(end)) for end in ends)
-    hours = max(0.0, now - report.since) / _HOUR
+    hours = max(0.0, now - report.since) / HOUR
     whole = f"{round(hours, 1):g}" if hours >= 0.05 else "<0.1"
     watched = f"watched {format_hours(report.watched)} of {whole} h"
     return " · ".join(filter(None, (report.host, f"from {span}", watched)))
@@ -105,7 +105,7 @@ def _fitted(text: str) -> str:
 
 def format_hours(seconds: float) -> str:
     """Format hours: with a decimal below 100, and never 0 for a time above 0."""
-    hours = seconds / _HOUR
+    hours = seconds / HOUR
     if 0 < hours < 0.05:
         return "<0.1"
     return f"{hours:.1f}" if hours < 99.95 else f"{hours:.0f}"

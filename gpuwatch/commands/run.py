@@ -106,7 +106,9 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     variables = list(changes(allocation, os.environ, torch=torch_obstacle(command, os.environ)))
     console.warn(*_agreement_warnings(command, config.shares, chosen, snapshot))
     if not args.quiet:
-        console.warn(*_gpu_lines(chosen, reserved=mine))
+        for place, offer in enumerate(chosen):
+            amount = f"{gib(offer.wanted)} GiB {'reserved ' * mine}for you"
+            console.warn(f"GPU {offer.gpu.index}: {offer.summary}, {amount}, cuda:{place}")
     if args.verbose:
         console.warn(*_change_lines(variables, allocation))
     new = {**os.environ, **{one.name: one.value for one in variables if one.value is not None}}
@@ -155,13 +157,6 @@ def _agreement_warnings(
                     f"more than was agreed on: GPU {offer.gpu.index}: {gib(offer.wanted)} GiB wanted{also}; "
                     f"{gib(allowed)} GiB allowed: {candidate.text}, {candidate.where}"
                 )
-
-
-def _gpu_lines(chosen: Sequence[Offer], *, reserved: bool) -> Iterator[str]:
-    """Return a line for each GPU: `GPU 5: 72.7 GiB free, 30.0 GiB reserved for you, cuda:0`."""
-    for place, offer in enumerate(chosen):
-        mine = f"{gib(offer.wanted)} GiB {'reserved ' * reserved}for you"
-        yield f"GPU {offer.gpu.index}: {offer.summary}, {mine}, cuda:{place}"
 
 
 def _change_lines(variables: Sequence[VariableChange], allocation: Allocation) -> list[str]:
