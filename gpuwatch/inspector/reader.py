@@ -59,6 +59,7 @@ _MOST_LOOKED_AT = 64
 """Children whose environment is compared with their parent's, at most: most are forks, such as data loaders."""
 
 _TICKS = os.sysconf("SC_CLK_TCK")
+_CLOCK_READINGS = 3
 
 _STARTING = 2.0
 """Seconds after a process's start in which a change of its source is the next one's of a loop: `python train.py &`,
@@ -147,8 +148,10 @@ class _Target(NamedTuple):
             if process.argv != first.argv:
                 break
             first = process
-        now = time.time()  # in this order: a pause between the two clocks makes files seem edited, which accuses nobody
-        later = file.modified - now + time.clock_gettime(time.CLOCK_BOOTTIME) - first.start / _TICKS
+        # In this order: a pause between the two clocks makes files seem edited, which accuses nobody. The least of some
+        # readings has no pause, on a busy machine too.
+        since_boot = min(-time.time() + time.clock_gettime(time.CLOCK_BOOTTIME) for _ in range(_CLOCK_READINGS))
+        later = file.modified + since_boot - first.start / _TICKS
         return Unread.CHANGED if 1 / _TICKS < later <= _STARTING else later > _STARTING
 
 
