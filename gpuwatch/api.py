@@ -53,7 +53,7 @@ def snapshot(*, only: Sequence[int] = (), demo: bool = False, config: str | os.P
         found = first_snapshot(source)
     finally:
         source.close()
-    check_snapshot(found, demo="demo=True")
+    check_snapshot(found, python=True)
     return _judged(found, read.limits().allowances)
 
 
@@ -81,7 +81,7 @@ class Stream(Iterator[Snapshot]):
         """
         if not self._began and self._close.alive:
             first = first_snapshot(self._source)
-            check_snapshot(first, demo="demo=True")
+            check_snapshot(first, python=True)
             self._began = True
             return _judged(first, self._allowances)
         while self._close.alive:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from gpuwatch.base.errors import EXIT_CODES, GpuwatchError, UsageError
-from gpuwatch.commands.flags import add_recording_flags
+from gpuwatch.commands.flags import add_only, add_recording_flags
 from gpuwatch.version import __version__
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _without_command(args: argparse.Namespace) -> str:
     if args.keepalive is not None and not args.stream:
         raise UsageError("--keepalive goes with --stream")
     if args.host:
-        local = ("once", "stream", "demo", "only", "wait", "allow_root_kill", *_RECORDING)
+        local = ("once", "stream", "demo", "gpu", "wait", "allow_root_kill", *_RECORDING)
         if given := [f"--{name.replace('_', '-')}" for name in local if getattr(args, name)]:
             raise UsageError(f"--host does not go with {given[0]}")
     if args.wait and (args.once or args.stream):
@@ -93,8 +93,8 @@ def _without_command(args: argparse.Namespace) -> str:
         )
     if args.at is not None and not args.recording:
         raise UsageError("--at goes with --once --recording FILE")
-    if args.recording and (args.demo or args.only is not None):
-        raise UsageError(f"--recording does not go with {'--demo' if args.demo else '--only'}")
+    if args.recording and (args.demo or args.gpu is not None):
+        raise UsageError(f"--recording does not go with {'--demo' if args.demo else '--gpu'}")
     given = [f"--{name.replace('_', '-')}" for name in _RECORDING if getattr(args, name) is not None]
     if given and (args.once or args.stream):
         raise UsageError(f"{given[0]} is for the dashboard and for `gpuwatch watch`; --once and --stream print instead")
@@ -161,7 +161,8 @@ def parser() -> argparse.ArgumentParser:
         help="show other machines by ssh: lab1, ada@lab2:2222, or the name of a [[host]]; may be repeated",
     )
     see = top.add_argument_group("what is shown")
-    see.add_argument("--only", metavar="0,2", help="only these GPUs; no driver call is made to the others")
+    see.add_argument("--gpu", metavar="0,2", help="only these GPUs; no driver call is made to the others")
+    add_only(see)
     see.add_argument("--user", metavar="NAME", help="start with the processes of one user")
     see.add_argument("--mine", action="store_true", default=None, help="start with your own processes")
     see.add_argument(

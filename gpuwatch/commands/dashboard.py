@@ -17,7 +17,7 @@ _ADVICE = "try `gpuwatch --once`, `gpuwatch --once --json` or `gpuwatch --stream
 
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     """Show the dashboard until the user leaves it, and return the exit code."""
-    only = parse_indices(args.only)
+    only = parse_indices(args.gpu)
     check_terminal()
     config = configured(args)
     remembered = Remembered() if args.demo else read_choices(fixed_settings(args))

@@ -66,9 +66,8 @@ class EventFilter(msgspec.Struct, frozen=True):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_flags(parser, "json", "recording", "demo")
+    add_flags(parser, "json", "recording", "demo", "gpu")
     add_span_flags(parser, "24h")
-    parser.add_argument("--gpu", metavar="0,2", default=argparse.SUPPRESS, help="about these GPUs alone")
     parser.add_argument("--user", metavar="NAME", default=argparse.SUPPRESS, help="about one user")
     parser.add_argument("--rule", metavar="NAME", help="of the rules with this in their name: limit")
     parser.add_argument("--file", metavar="FILE", help="another store than your own")
@@ -92,7 +91,7 @@ def main(
         raise UsageError(f"--recording does not go with {'--file' if args.file else '--follow'}")
     if args.until and args.follow:
         raise UsageError("--until does not go with --follow")
-    gpus = frozenset(parse_indices(getattr(args, "gpu", None), "--gpu"))
+    gpus = frozenset(parse_indices(args.gpu))
     user = clean(getattr(args, "user", None) or "")
     path = Path(args.file) if args.file else own_store()
     left_out: list[str] = []

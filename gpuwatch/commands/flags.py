@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -21,6 +22,7 @@ _SHARED: Final[dict[str, dict[str, Any]]] = {
     "json": {"action": "store_true", "help": "print JSON"},
     "demo": {"action": "store_true", "help": "show a simulated machine instead of this one"},
     "theme": {"metavar": "NAME", "help": "dark (the default), light, or a theme of Textual: nord"},
+    "gpu": {"metavar": "0,2", "help": "these GPUs alone"},
 }
 
 
@@ -28,6 +30,25 @@ def add_flags(parser: argparse.ArgumentParser, *names: str) -> None:
     """Add --config, --ascii and the named flags to a command; each may stand before the command too."""
     for name in ("config", "ascii", *names):
         parser.add_argument(f"--{name}", default=argparse.SUPPRESS, **_SHARED[name])
+        if name == "gpu":
+            add_only(parser, default=argparse.SUPPRESS)
+
+
+class _OldFlag(argparse.Action):
+    """Flag by its old name, which stores its value as that of the new one."""
+
+    def __call__(self, parser: object, namespace: argparse.Namespace, values: object, flag: str | None = None) -> None:
+        setattr(namespace, self.dest, values)
+        warn_renamed(str(flag), f"--{self.dest}")
+
+
+def add_only(parser: argparse.ArgumentParser | argparse._ArgumentGroup, default: str | None = None) -> None:
+    """Add --only, the old name of --gpu."""
+    parser.add_argument("--only", dest="gpu", action=_OldFlag, default=default, help=argparse.SUPPRESS)
+
+
+def warn_renamed(old: str, new: str) -> None:
+    sys.stderr.write(f"gpuwatch: {old} is now {new}; the old name works in this release only\n")
 
 
 def add_recording_flags(parser: argparse.ArgumentParser | argparse._ArgumentGroup, **defaults: Any) -> None:
@@ -79,9 +100,9 @@ def parse_number(name: str, text: str, most: int, what: str) -> int:
     return number
 
 
-def parse_indices(text: str | None, flag: str = "--only") -> tuple[int, ...]:
+def parse_indices(text: str | None) -> tuple[int, ...]:
     """Parse a list of GPU indices, empty for all; raises UsageError."""
-    return tuple(sorted(set(parse_list(text, flag, "3 or 0,2")))) if text is not None else ()
+    return tuple(sorted(set(parse_list(text, "--gpu", "3 or 0,2")))) if text is not None else ()
 
 
 def parse_list(text: str, flag: str, allowed: str) -> tuple[int, ...]:

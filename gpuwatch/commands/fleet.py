@@ -107,7 +107,7 @@ def pick(args: argparse.Namespace, wanted: Request, count: int) -> int:
     """Print the hosts with `count` GPUs that have room, best first, and return the exit code: 1 where there is none."""
     _check_installed()
     given = [flag for flag in ("demo", "index", "ignore_reservations") if getattr(args, flag)]
-    given += ["only"] * (args.only is not None)
+    given += ["gpu"] * (args.gpu is not None)
     if given:
         raise UsageError(f"--{given[0].replace('_', '-')} does not go with --fleet")
     config = configured(args)

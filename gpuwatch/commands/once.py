@@ -48,7 +48,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     """Print one snapshot and return the exit code."""
     if args.recording:
         return _recorded(args)
-    only = parse_indices(args.only)
+    only = parse_indices(args.gpu)
     config = configured(args)
     interval = interval_of(args, config)
     keep = _filter(args, config)

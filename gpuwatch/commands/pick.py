@@ -31,9 +31,8 @@ _SHOWN = 80
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_flags(parser, "json", "demo")
+    add_flags(parser, "json", "demo", "gpu")
     add_choice(parser)
-    parser.add_argument("--only", metavar="0,2", default=argparse.SUPPRESS, help="choose among these GPUs")
     parser.add_argument("--index", action="store_true", help="print indices of NVML instead of UUIDs")
     parser.add_argument("--fleet", action="store_true", help="print the hosts that have so many GPUs, best first")
     parser.add_argument(
@@ -65,14 +64,14 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
         return fleet.pick(args, wanted, number)
     if args.prometheus:
         raise UsageError("--prometheus goes with --fleet")
-    config, only = configured(args), parse_indices(args.only)
+    config, only = configured(args), parse_indices(args.gpu)
     snapshot = read_snapshot(args, config, sampler)
-    check_gpus_exist("--only", only, snapshot)
+    check_gpus_exist("--gpu", only, snapshot)
     unwanted = {} if snapshot.demo else find_hidden(snapshot, os.environ)
     named = [gpu for gpu in snapshot.gpus if gpu.index in only]
     if all(gpu.key in unwanted for gpu in named):
-        check_not_hidden("--only", named, unwanted)
-    unwanted |= {gpu.key: "not among --only" for gpu in snapshot.gpus if only and gpu.index not in only}
+        check_not_hidden("--gpu", named, unwanted)
+    unwanted |= {gpu.key: "not among --gpu" for gpu in snapshot.gpus if only and gpu.index not in only}
     reserved: list[Reservation] = []
     console = Console(ascii_only=config.ascii)
     if not snapshot.demo:

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser)
     pick.add_choice(parser)
     parser.add_argument(
-        "--gpu", metavar="0,2", default="auto", help="these GPUs (default: auto, those with the most room)"
+        "--gpu", metavar="0,2", default=argparse.SUPPRESS, help="these GPUs (default: auto, those with the most room)"
     )
     said = parser.add_mutually_exclusive_group()
     said.add_argument("--verbose", action="store_true", help="print each environment variable that is set")
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     """Reserve GPUs and become the command; returns 1 where there is no room, raises NotStartedError."""
     config = configured(args)
-    wanted, named = pick.parse_request(args), parse_gpus(args.gpu)
+    wanted, named = pick.parse_request(args), parse_gpus(args.gpu or "auto")
     if named and args.count is not None:
         raise UsageError("--gpu and -n exclude each other: the list says how many")
     number = pick.parse_count(args.count)

@@ -124,7 +124,8 @@ def open_source(
         from gpuwatch.sources.demo import GPUS, DemoSource
 
         if any(index >= GPUS for index in only):
-            raise UsageError(f"--only: there is no GPU {max(only)}; the demo has 0 to {GPUS - 1}")
+            flag = "--gpu" if "gpu" in args else "only"  # in Python
+            raise UsageError(f"{flag}: there is no GPU {max(only)}; the demo has 0 to {GPUS - 1}")
         return DemoSource(interval=interval, only=only)
     options = SamplerOptions(
         interval=interval,
@@ -182,21 +183,20 @@ def first_snapshot(
     raise UnavailableError(f"the driver has not answered for {PATIENCE:.0f} s")
 
 
-def snapshot_error(snapshot: Snapshot, demo: str = "gpuwatch --demo") -> GpuwatchError | None:
-    """Return the error of a snapshot without any GPU; None for a snapshot with GPUs.
-
-    `demo` is what a caller without a driver can try instead.
-    """
+def snapshot_error(snapshot: Snapshot, *, python: bool = False) -> GpuwatchError | None:
+    """Return the error of a snapshot without any GPU, in the words of the shell or of Python; None with GPUs."""
     if snapshot.state is SourceState.OK:
         return None
     if snapshot.state is SourceState.NO_DRIVER:
-        return UnavailableError(f"{snapshot.words}; without a GPU, try: {demo}")
-    return (UsageError if snapshot.state is SourceState.ENDED else UnavailableError)(snapshot.words)
+        return UnavailableError(f"{snapshot.words}; without a GPU, try: {'demo=True' if python else 'gpuwatch --demo'}")
+    if snapshot.state is SourceState.ENDED:
+        return UsageError(snapshot.words.replace("--gpu", "only") if python else snapshot.words)
+    return UnavailableError(snapshot.words)
 
 
-def check_snapshot(snapshot: Snapshot, demo: str = "gpuwatch --demo") -> None:
-    """Raise UnavailableError or UsageError where a snapshot has no GPU to see; `demo` as in `snapshot_error`."""
-    error = snapshot_error(snapshot, demo)
+def check_snapshot(snapshot: Snapshot, *, python: bool = False) -> None:
+    """Raise UnavailableError or UsageError where a snapshot has no GPU to see; `python` as in `snapshot_error`."""
+    error = snapshot_error(snapshot, python=python)
     if error is not None:
         raise error
 

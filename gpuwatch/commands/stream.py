@@ -37,7 +37,7 @@ _LAST: Final = 1.0
 
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     """Print lines until the reader closes; raises UnavailableError where there is no driver from the start."""
-    only = parse_indices(args.only)
+    only = parse_indices(args.gpu)
     keepalive = parse_value("--keepalive", parse_duration, args.keepalive)
     config = configured(args)
     source = open_source(args, config, sampler, interval=interval_of(args, config), only=only, tmux=config.tmux)

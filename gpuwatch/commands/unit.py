@@ -139,7 +139,7 @@ _INSTALL: Final = """\
   sudo /opt/gpuwatch/bin/pip install .    # in a clone of gpuwatch
   /opt/gpuwatch/bin/gpuwatch watch --unit
 """
-_OTHERS: Final = ("config", "json", "demo", "quiet", "time", "interval", "only", "record")
+_OTHERS: Final = ("config", "json", "demo", "quiet", "time", "interval", "gpu", "record")
 _PLAIN: Final = r"[A-Za-z0-9/._+-]+"
 """Path of a program that means the same to systemd, without quotes."""
 STICKY: Final = stat.S_ISVTX

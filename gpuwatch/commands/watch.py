@@ -167,11 +167,10 @@ _LAST_WORDS: Final = 0.2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_flags(parser, "json", "demo")
+    add_flags(parser, "json", "demo", "gpu")
     parser.add_argument("--quiet", action="store_true", help="print nothing but what goes wrong")
     parser.add_argument("--for", dest="time", metavar="TIME", help="end after a time: 1h, 30min")
     parser.add_argument("--interval", metavar="S", default=argparse.SUPPRESS, help="time between two samples")
-    parser.add_argument("--only", metavar="0,2", default=argparse.SUPPRESS, help="these GPUs alone")
     add_recording_flags(parser, default=argparse.SUPPRESS)
     parser.add_argument(
         "--service", action="store_true", help="serve everybody on this machine, as root: `--unit` sets it up"
@@ -202,7 +201,7 @@ def run(args: argparse.Namespace, sampler: SamplerProcess | None, *, events: boo
     if seconds == 0:
         raise UsageError("--for: 0 is not allowed; write a duration such as 30min or 1h")
     config = configured(args)
-    interval, only = interval_of(args, config), parse_indices(args.only)
+    interval, only = interval_of(args, config), parse_indices(args.gpu)
     recording = make_recording(args, config.limits()) if record else None
     with ExitStack() as stack:
         signals = stack.enter_context(_signals())
@@ -253,7 +252,7 @@ def run(args: argparse.Namespace, sampler: SamplerProcess | None, *, events: boo
 
 def _serve(args: argparse.Namespace) -> None:
     """Set up the machine's service: it reads /etc alone, and records in /var/lib; raises UsageError."""
-    given = [name for name in ("config", "only", "demo", "record") if getattr(args, name, None)]
+    given = [name for name in ("config", "gpu", "demo", "record") if getattr(args, name, None)]
     if given:
         raise UsageError(f"--service does not go with --{given[0]}: it watches this machine for everybody")
     if os.geteuid():

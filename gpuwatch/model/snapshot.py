@@ -428,7 +428,7 @@ class SourceState(StrEnum):
     UNREACHABLE = "unreachable"
     """Another host sends nothing. Only a reader says this, of a host that it shows by ssh."""
     ENDED = "ended"
-    """The source cannot go on (a wrong `--only`, a sampler that does not start)."""
+    """The source cannot go on (a wrong `--gpu`, a sampler that does not start)."""
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):

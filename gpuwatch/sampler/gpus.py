@@ -12,7 +12,7 @@ from gpuwatch.sampler.nvml import Code, Failed, Unusable, explain_down, no_gpu
 
 
 class NoSuchGpu(Exception):
-    """Error for `--only` with an index that the driver does not list; its text names the valid indices."""
+    """Error for `--gpu` with an index that the driver does not list; its text names the valid indices."""
 
 
 class SampledGpus:
@@ -51,7 +51,7 @@ class SampledGpus:
         unknown = sorted(one for one in self._only if isinstance(one, int) and not 0 <= one < self.listed)
         if unknown and not again:
             has = f"0 to {self.listed - 1}" if self.listed > 1 else "only GPU 0"
-            raise NoSuchGpu(f"--only: there is no GPU {unknown[0]}; this machine has {has}")
+            raise NoSuchGpu(f"--gpu: there is no GPU {unknown[0]}; this machine has {has}")
         self._count_due = shared.clock() + RARE_PERIOD
         self._has_returned = False
         """Whether a skipped GPU is sampled again; its index may have changed meanwhile."""

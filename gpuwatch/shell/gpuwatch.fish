@@ -53,7 +53,7 @@ function _shtab_gpuwatch_using
 end
 
 set -g _shtab_gpuwatch_commands explain visible pick fleet run strays kill message report events replay recording watch export notify status config doctor docs completion
-set -g _shtab_gpuwatch_opts_with_value --at --by --config --file --filter --for --gpu --host --html --interval --keepalive --listen --max-util --memory --memory-critical --memory-warning --names --only --order --per-process --prometheus --record --record-size --recording --rule --share --signal --since --start --textfile --theme --until --user --web-config -n
+set -g _shtab_gpuwatch_opts_with_value --at --by --config --file --filter --for --gpu --host --html --interval --keepalive --listen --max-util --memory --memory-critical --memory-warning --names --order --per-process --prometheus --record --record-size --recording --rule --share --signal --since --start --textfile --theme --until --user --web-config -n
 
 complete -c gpuwatch -e
 complete -c gpuwatch -f
@@ -67,7 +67,7 @@ complete -c gpuwatch -n _shtab_gpuwatch_using -l recording -xka "(__fish_complet
 complete -c gpuwatch -n _shtab_gpuwatch_using -l at -x -d 'the time of that snapshot: 03:10, '"'"'2026-11-21 03:10'"'"' (default: the last)'
 complete -c gpuwatch -n _shtab_gpuwatch_using -l demo -d 'show a simulated machine instead of this one'
 complete -c gpuwatch -n _shtab_gpuwatch_using -l host -x -d 'show other machines by ssh: lab1, ada@lab2:2222, or the name of a [[host]]; may be repeated'
-complete -c gpuwatch -n _shtab_gpuwatch_using -l only -x -d 'only these GPUs; no driver call is made to the others'
+complete -c gpuwatch -n _shtab_gpuwatch_using -l gpu -x -d 'only these GPUs; no driver call is made to the others'
 complete -c gpuwatch -n _shtab_gpuwatch_using -l user -x -d 'start with the processes of one user'
 complete -c gpuwatch -n _shtab_gpuwatch_using -l mine -d 'start with your own processes'
 complete -c gpuwatch -n _shtab_gpuwatch_using -l filter -x -d 'start with the processes that match: '"'"'mem>10GiB user:ada'"'"', @name'
@@ -105,13 +105,13 @@ complete -c gpuwatch -n '_shtab_gpuwatch_using pick' -l config -xka "(__fish_com
 complete -c gpuwatch -n '_shtab_gpuwatch_using pick' -l ascii -d 'print only ASCII characters'
 complete -c gpuwatch -n '_shtab_gpuwatch_using pick' -l json -d 'print JSON'
 complete -c gpuwatch -n '_shtab_gpuwatch_using pick' -l demo -d 'show a simulated machine instead of this one'
+complete -c gpuwatch -n '_shtab_gpuwatch_using pick' -l gpu -x -d 'these GPUs alone'
 complete -c gpuwatch -n '_shtab_gpuwatch_using pick' -l share -x -d 'share of each GPU: 0.4 or 40%'
 complete -c gpuwatch -n '_shtab_gpuwatch_using pick' -l memory -x -d 'memory of each GPU: 20GiB'
 complete -c gpuwatch -n '_shtab_gpuwatch_using pick' -s n -x -d 'how many GPUs (default 1)'
 complete -c gpuwatch -n '_shtab_gpuwatch_using pick' -l empty -d 'only GPUs that nobody uses; alone: all of their memory'
 complete -c gpuwatch -n '_shtab_gpuwatch_using pick' -l max-util -x -d 'no GPU that is more than P percent busy'
 complete -c gpuwatch -n '_shtab_gpuwatch_using pick' -l ignore-reservations -d 'ignore what others reserved, and print whose it is'
-complete -c gpuwatch -n '_shtab_gpuwatch_using pick' -l only -x -d 'choose among these GPUs'
 complete -c gpuwatch -n '_shtab_gpuwatch_using pick' -l index -d 'print indices of NVML instead of UUIDs'
 complete -c gpuwatch -n '_shtab_gpuwatch_using pick' -l fleet -d 'print the hosts that have so many GPUs, best first'
 complete -c gpuwatch -n '_shtab_gpuwatch_using pick' -l prometheus -x -d 'with --fleet: the server to ask (default: that of [fleet])'
@@ -177,9 +177,9 @@ complete -c gpuwatch -n '_shtab_gpuwatch_using events' -l ascii -d 'print only A
 complete -c gpuwatch -n '_shtab_gpuwatch_using events' -l json -d 'print JSON'
 complete -c gpuwatch -n '_shtab_gpuwatch_using events' -l recording -xka "(__fish_complete_path (commandline -ct))" -d 'read a recording instead; may be repeated'
 complete -c gpuwatch -n '_shtab_gpuwatch_using events' -l demo -d 'show a simulated machine instead of this one'
+complete -c gpuwatch -n '_shtab_gpuwatch_using events' -l gpu -x -d 'these GPUs alone'
 complete -c gpuwatch -n '_shtab_gpuwatch_using events' -l since -x -d 'from then on: 8h, 7d, yesterday, 22:00, 2026-11-20 (default 24h; of a recording: all of it)'
 complete -c gpuwatch -n '_shtab_gpuwatch_using events' -l until -x -d 'up to then, as --since (default: now)'
-complete -c gpuwatch -n '_shtab_gpuwatch_using events' -l gpu -x -d 'about these GPUs alone'
 complete -c gpuwatch -n '_shtab_gpuwatch_using events' -l user -x -d 'about one user'
 complete -c gpuwatch -n '_shtab_gpuwatch_using events' -l rule -xka "XID busy-without-a-process data-stale ended-process-holds-memory gpu-health idle-but-held memory-near-limit memory-of-unknown-processes misspelt-variable opened-GPUs-it-does-not-use outside-visible-devices overbooked past-start-size power-limit row-remap sensor-failed temperature-near-slowdown throttled time-to-full uncorrected-ECC uses-more-than-declared" -d 'of the rules with this in their name: limit'
 complete -c gpuwatch -n '_shtab_gpuwatch_using events' -l file -xka "(__fish_complete_path (commandline -ct))" -d 'another store than your own'
@@ -204,10 +204,10 @@ complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l config -xka "(__fish_co
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l ascii -d 'print only ASCII characters'
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l json -d 'print JSON'
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l demo -d 'show a simulated machine instead of this one'
+complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l gpu -x -d 'these GPUs alone'
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l quiet -d 'print nothing but what goes wrong'
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l for -x -d 'end after a time: 1h, 30min'
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l interval -x -d 'time between two samples'
-complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l only -x -d 'these GPUs alone'
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l record -xka "(__fish_complete_path (commandline -ct))" -d 'record every snapshot in FILE'
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l record-size -x -d 'size beyond which the oldest snapshots of FILE are deleted (default 2GiB; 0: never)'
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l record-commands -d 'record whole command lines (default: the names of programs)'
@@ -226,13 +226,13 @@ complete -c gpuwatch -n '_shtab_gpuwatch_using export' -s h -l help -d 'show thi
 complete -c gpuwatch -n '_shtab_gpuwatch_using export' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'read FILE instead of your gpuwatch.toml'
 complete -c gpuwatch -n '_shtab_gpuwatch_using export' -l ascii -d 'print only ASCII characters'
 complete -c gpuwatch -n '_shtab_gpuwatch_using export' -l demo -d 'show a simulated machine instead of this one'
+complete -c gpuwatch -n '_shtab_gpuwatch_using export' -l gpu -x -d 'these GPUs alone'
 complete -c gpuwatch -n '_shtab_gpuwatch_using export' -l listen -x -d 'address and port (default 127.0.0.1:9836)'
 complete -c gpuwatch -n '_shtab_gpuwatch_using export' -l web-config -xka "(__fish_complete_path (commandline -ct))" -d 'Prometheus'"'"'s web configuration file: TLS and passwords, for other machines'
 complete -c gpuwatch -n '_shtab_gpuwatch_using export' -l textfile -x -d 'write into a folder of node_exporter instead of listening'
 complete -c gpuwatch -n '_shtab_gpuwatch_using export' -l per-process -x -d 'metrics of the N largest processes too (default 0)'
 complete -c gpuwatch -n '_shtab_gpuwatch_using export' -l names -x -d 'own: without the names of other exporters (default all)'
 complete -c gpuwatch -n '_shtab_gpuwatch_using export' -l interval -x -d 'time between two samples'
-complete -c gpuwatch -n '_shtab_gpuwatch_using export' -l only -x -d 'these GPUs alone'
 complete -c gpuwatch -n '_shtab_gpuwatch_using export' -l rules -d 'print recording and alerting rules'
 complete -c gpuwatch -n '_shtab_gpuwatch_using export' -l dashboard -d 'print a dashboard for Grafana'
 complete -c gpuwatch -n '_shtab_gpuwatch_using export' -l scrape-config -d 'print the lines for prometheus.yml'

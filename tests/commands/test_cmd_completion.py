@@ -50,7 +50,7 @@ RULES = {name.replace(" ", "-") for name in RULE_NAMES}
     ("words", "offered"),
     [
         (("gpuwatch", ""), set(COMMANDS)),
-        (("gpuwatch", "--on"), {"--once", "--only"}),
+        (("gpuwatch", "--on"), {"--once"}),
         (("gpuwatch", "--theme", "li"), {"light"}),
         (("gpuwatch", "visible", "--order", "P"), {"PCI_BUS_ID"}),
         (("gpuwatch", "events", "--rule", "un"), {name for name in RULES if name.startswith("un")}),

@@ -68,7 +68,7 @@ def test_the_server_and_its_credentials_are_configured(call: Call, fake: FakePro
     assert fake.headers[0]["authorization"] == "Bearer s3cret"
 
 
-@pytest.mark.parametrize("arguments", ["fleet", "fleet --json --filter foo>3", "pick --fleet --empty --only 0"])
+@pytest.mark.parametrize("arguments", ["fleet", "fleet --json --filter foo>3", "pick --fleet --empty --gpu 0"])
 def test_a_mistake_is_found_before_the_server_is_asked(call: Call, fake: FakePrometheus, arguments: str) -> None:
     code, out, err = call(*arguments.split(), "--prometheus", fake.url)
     assert (code, out, err.count("\n")) == (2, "", 1)

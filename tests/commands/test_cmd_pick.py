@@ -44,7 +44,7 @@ def test_what_the_caller_cannot_see_is_not_picked(launch: Launcher, driver: Driv
 
 
 @pytest.mark.parametrize(
-    "words", [("pick", "--memory", "1GiB", "--only", "2"), ("run", "--memory", "1GiB", "--gpu", "1,2", "--", "true")]
+    "words", [("pick", "--memory", "1GiB", "--gpu", "2"), ("run", "--memory", "1GiB", "--gpu", "1,2", "--", "true")]
 )
 def test_a_named_gpu_that_the_caller_cannot_see_is_refused(launch: Launcher, words: Sequence[str]) -> None:
     done = launch(*words, CUDA_VISIBLE_DEVICES="1")

@@ -176,7 +176,7 @@ def test_a_signal_ends_it(busy: Driver, number: signal.Signals, code: int) -> No
     ("flags", "said"),
     [
         (["--record", "thesis.tex"], "thesis.tex"),
-        (["--only", "9"], "gpuwatch: --only: there is no GPU 9; this machine has 0 to 1\n"),
+        (["--gpu", "9"], "gpuwatch: --gpu: there is no GPU 9; this machine has 0 to 1\n"),
     ],
 )
 def test_what_cannot_be_watched_or_written_ends_it(

@@ -127,7 +127,7 @@ def test_it_goes_on_while_its_reader_gives_signs_of_life(driver: Driver) -> None
         ("--host lab --once", "--host does not go with --once"),
         ("--host lab --stream", "--host does not go with --stream"),
         ("--host lab --demo", "--host does not go with --demo"),
-        ("--host lab --only 1", "--host does not go with --only"),
+        ("--host lab --gpu 1", "--host does not go with --gpu"),
         ("--host lab events", "--host does not go with `gpuwatch events`"),
     ],
 )

@@ -146,7 +146,7 @@ def test_the_configuration(
     for damaged in damage(content.encode()):
         path.write_bytes(damaged)
         shown = run(capsys, path, "config", "--show")
-        assert run(capsys, path, "--demo", "--once", "--only", "0") == shown
+        assert run(capsys, path, "--demo", "--once", "--gpu", "0") == shown
         assert (cli.main(["config", "--check"], None) == 0) is (shown == 0)
         assert path.name in capsys.readouterr().out
 

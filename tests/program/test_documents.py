@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from argparse import SUPPRESS
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,8 @@ def test_every_word_of_the_stream_is_documented(enum: Any) -> None:
 
 
 def test_every_flag_is_documented() -> None:
-    flags = {flag for action in cli.parser()._actions for flag in action.option_strings if flag.startswith("--")}
+    actions = [action for action in cli.parser()._actions if action.help != SUPPRESS]
+    flags = {flag for action in actions for flag in action.option_strings if flag.startswith("--")}
     assert not [flag for flag in flags - {"--help", "--version"} if flag not in README]
 
 

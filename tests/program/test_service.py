@@ -323,6 +323,6 @@ def test_texts_of_the_service_are_cleaned_again(file: Path) -> None:
 
 def test_a_service_is_root_alone_and_for_the_whole_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    for words, wrong in ((["--service"], "only root"), (["--service", "--only", "0"], "--only")):
+    for words, wrong in ((["--service"], "only root"), (["--service", "--gpu", "0"], "--gpu")):
         with pytest.raises(UsageError, match=wrong):
             watch.main(parse(["watch", *words]), None)

@@ -61,7 +61,7 @@ def test_gpus_that_are_left_alone_are_not_called_at_all(driver: Driver) -> None:
     assert [index for index in range(8) if driver.calls(index)] == [0, 2]
     snapshot, code = once(driver.env(), only=[9])
     assert (snapshot.state, code) == (SourceState.ENDED, Exit.USAGE)
-    assert snapshot.words == "--only: there is no GPU 9; this machine has 0 to 7"
+    assert snapshot.words == "--gpu: there is no GPU 9; this machine has 0 to 7"
 
 
 def test_the_output_ends_when_nobody_reads(driver: Driver) -> None:

@@ -163,7 +163,7 @@ def test_what_the_kernel_does_not_show_is_unreadable() -> None:
 def test_nothing_is_asked_before_each_gpu_was_looked_up() -> None:
     """Which one an ordinal means depends on all of them; one that cannot be looked up is not waited for.
 
-    With `--only 1`, ordinal 1 is still the second.
+    With `--gpu 1`, ordinal 1 is still the second.
     """
     bench = Bench()
     assert bench.see(ADA, gpus=(GPU, Gpu(index=1)), count=2) == [PENDING]

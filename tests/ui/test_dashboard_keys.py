@@ -180,7 +180,7 @@ async def test_the_interval_steps_and_the_retry_reach_the_watch() -> None:
 async def test_the_end_of_the_source_ends_the_program_with_its_words(capsys: pytest.CaptureFixture[str]) -> None:
     app = GpuwatchApp()
     async with app.run_test() as pilot:
-        await hand(app, pilot, frame(snapshot(state=SourceState.ENDED, words="--only 9: there is no GPU 9")))
+        await hand(app, pilot, frame(snapshot(state=SourceState.ENDED, words="--gpu 9: there is no GPU 9")))
         await pilot.pause()
     assert app.return_code == 2
     assert "there is no GPU 9" in capsys.readouterr().err
