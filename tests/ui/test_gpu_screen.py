@@ -15,7 +15,7 @@ from gpuwatch.history.timeline import Key, Metric, Minute, Timeline
 from gpuwatch.model.snapshot import Health, Instance, Promise, Reason, Snapshot, Xid
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.app import GpuwatchApp
-from gpuwatch.ui.draw.graph import AXIS
+from gpuwatch.ui.draw.time_axis import AXIS
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.pages import DetailScreen, GpuScreen
 from gpuwatch.ui.screens.sheet import FrameSheet

@@ -17,11 +17,12 @@ from gpuwatch.fleet.host import HOST, Host, HostGpu
 from gpuwatch.fleet.overview import Fleet, HostOwner, HostPast, PastKey
 from gpuwatch.fleet.ui.fleet_screens import FleetScreen, fleet_actions, old_words
 from gpuwatch.model.snapshot import Reading, known
-from gpuwatch.ui.draw.graph import SPANS, Curve, Graph, Values, axis_top
+from gpuwatch.ui.draw.graph import Curve, Graph, Values, axis_top
 from gpuwatch.ui.draw.lines import Line, LineBuilder
 from gpuwatch.ui.draw.row_list import ItemCursor
 from gpuwatch.ui.draw.sheet import Canvas, Fact, Part, Section, SheetPage
 from gpuwatch.ui.draw.theme import Role, StyleSet
+from gpuwatch.ui.draw.time_axis import SPANS
 from gpuwatch.ui.draw.time_graphs import SMALL, TimeGraphs, largest
 from gpuwatch.ui.screens.sheet import TimeSheet
 

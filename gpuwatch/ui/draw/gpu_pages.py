@@ -19,12 +19,13 @@ from gpuwatch.model import shares
 from gpuwatch.model.fields import GPU, PROCESS, Amount, Field, Row, RowKey, reading, share_words, throttle_words
 from gpuwatch.model.snapshot import Gpu, Health, Promise, Reading, Reason, Snapshot, known, number
 from gpuwatch.ui.draw.gpus import FAULTS, short_name, state_of
-from gpuwatch.ui.draw.graph import Curve, Graph, GraphLimit, Mark, axis_low, axis_top
+from gpuwatch.ui.draw.graph import Curve, Graph, GraphLimit, axis_low, axis_top
 from gpuwatch.ui.draw.lines import Line, LineBuilder, blank
 from gpuwatch.ui.draw.row_list import ItemCursor
 from gpuwatch.ui.draw.sheet import REASONS, Canvas, Fact, Part, Section, SheetPage, field_fact, reason_words, text_fact
 from gpuwatch.ui.draw.table import Cell, Column, Table, TableRow, field_column, write_titles
 from gpuwatch.ui.draw.theme import Background, Role, StyleSet
+from gpuwatch.ui.draw.time_axis import Mark
 from gpuwatch.ui.draw.time_graphs import HIGH_GRAPH, SMALL, FrameGraphs, GraphBlock, largest, reach
 from gpuwatch.ui.draw.view import View, replay_words
 

@@ -7,10 +7,8 @@ cells stay empty, and no line leads across it.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import groupby
 from math import ceil, floor, inf, isfinite
 from typing import Final, NamedTuple, TypeAlias
 
@@ -20,14 +18,9 @@ from rich.cells import cell_len
 from gpuwatch.history.timeline import Extent
 from gpuwatch.ui.draw.lines import Line, LineBuilder, Span
 from gpuwatch.ui.draw.theme import Glyphs, Style, StyleSet
+from gpuwatch.ui.draw.time_axis import AXIS, Mark, Piece, column_of, draw_axis, join_pieces, plot_cells
 from gpuwatch.ui.draw.view import day_time
 
-STEPS: Final = {60.0: 10.0, 600.0: 60.0, 3600.0: 300.0, 21600.0: 1800.0, 86400.0: 7200.0}
-"""Spans of time in seconds, each with the step by which its time axis moves: a move draws and sends all cells anew."""
-SPANS: Final = {60.0: "1 min", 600.0: "10 min", 3600.0: "1 h", 21600.0: "6 h", 86400.0: "24 h"}
-
-AXIS: Final = 6
-"""Cells of the value axis at the left."""
 _LEAST_CELLS: Final = 12
 """Cells of a plot from which on it is drawn; below that there is the legend alone."""
 _MOST_STEPS: Final = 5
@@ -79,15 +72,6 @@ class GraphLimit(NamedTuple):
         return [self.value] if isinstance(self.value, (int, float)) else self.value
 
 
-class Mark(NamedTuple):
-    """Event on the time axis."""
-
-    at: float
-    text: str
-    """One cell."""
-    style: Style
-
-
 class Graph(msgspec.Struct, frozen=True):
     """Graph of some curves: as lines, or stacked as areas."""
 
@@ -114,25 +98,6 @@ class Graph(msgspec.Struct, frozen=True):
     """Lowest, mean and highest sum of stacked curves, for the legend."""
 
 
-class _Piece(NamedTuple):
-    """Cell of a plot."""
-
-    char: str
-    style: Style
-
-
-def axis_end(now: float, span: float) -> float:
-    """Return the wall-clock time at which a time axis ends: a round time of the local clock, after `now`."""
-    step = STEPS[span]
-    offset = time.localtime(now).tm_gmtoff
-    return (floor((now + offset) / step) + 1) * step - offset
-
-
-def plot_cells(width: int) -> int:
-    """Return the cells of a plot in a graph of `width` cells."""
-    return max(0, width - AXIS)
-
-
 def points(width: int, span: float, *, stacked: bool = False) -> int:
     """Return how many values a graph of `width` cells can show; not more than one a second."""
     return max(1, min(plot_cells(width) * (1 if stacked else 2), int(span)))
@@ -145,21 +110,12 @@ def time_at(graph: Graph, x: int, width: int) -> float | None:
     return graph.until - graph.span + (place + 0.5) * graph.span / cells if 0 <= place < cells else None
 
 
-def column_of(graph: Graph, at: float, width: int) -> int | None:
-    """Return the column (of the plot) that has a time; None where it has none."""
-    cells = plot_cells(width)
-    if not isfinite(at) or cells <= 0:
-        return None
-    place = floor((at - graph.until + graph.span) / graph.span * cells)
-    return place if 0 <= place < cells else None
-
-
 def draw_plot(graph: Graph, styles: StyleSet, width: int, height: int, *, cursor: float | None = None) -> list[Line]:
     """Draw all of a graph but its legend in `height` lines of `width` cells; without room for a plot they are empty."""
     cells, rows = plot_cells(width), height - 1
     if rows < 1 or cells < _LEAST_CELLS:
         return [LineBuilder(styles).build(width)] * height
-    column = column_of(graph, cursor, width) if cursor is not None else None
+    column = column_of(cursor, graph.until, graph.span, cells) if cursor is not None else None
     plot = _areas(graph, styles, cells, rows) if graph.stacked else _lines(graph, styles, cells, rows)
     if graph.empty and all(one is None for curve in graph.curves for one in curve.values):
         plot[rows // 2] = list(LineBuilder(styles).write(f"  {graph.empty}", "muted", cells).build(cells))
@@ -170,7 +126,7 @@ def draw_plot(graph: Graph, styles: StyleSet, width: int, height: int, *, cursor
         builder.write("|" if styles.glyphs.ascii else "┤" if row in labels else "│", "faint")
         builder.write_spans(spans if column is None else _with_cursor(spans, column, styles))
         lines.append(builder.build(width))
-    return [*lines, _time_axis(graph, styles, width, cells, column)]
+    return [*lines, draw_axis(graph.until, graph.span, styles, width, graph.marks, column)]
 
 
 def at_column(values: Values, column: int, cells: int) -> float | None:
@@ -201,7 +157,7 @@ def draw_legend(
 ) -> list[Line]:
     """Draw title and legend in `lines` lines at most; entries for which there is no room are counted, `+2`."""
     cells = plot_cells(width)
-    column = column_of(graph, cursor, width) if cursor is not None else None
+    column = column_of(cursor, graph.until, graph.span, cells) if cursor is not None else None
     builder = LineBuilder(styles).write(graph.title, "strong", min(cell_len(graph.title), width))
     if graph.unit:
         builder.gap().write(graph.unit, "muted")
@@ -293,55 +249,6 @@ def _value_labels(graph: Graph, rows: int, styles: StyleSet) -> dict[int, str]:
     return labels
 
 
-def _time_axis(graph: Graph, styles: StyleSet, width: int, cells: int, cursor: int | None) -> Line:
-    """Draw the time axis: clock times at round times, and the marks in place of the line."""
-    ascii_only = styles.glyphs.ascii
-    bar, tick, corner = ("-", "+", "+") if ascii_only else ("─", "┴", "└")
-    form = "%H:%M:%S" if graph.span <= 60 else "%H:%M"
-    start = graph.until - graph.span
-    dated = time.localtime(start)[:3] != time.localtime(graph.until - 1)[:3]
-    label_cells = len(time.strftime(form, time.localtime(graph.until))) + 3 + 4 * dated
-    step = STEPS.get(graph.span, graph.span / 12)
-    interval = next(
-        (step * many for many in (1, 2, 3, 4, 6, 12) if cells * step * many / graph.span >= label_cells), graph.span
-    )
-    pieces = [_Piece(bar, styles("faint"))] * cells
-    offset = time.localtime(graph.until).tm_gmtoff
-    at = ceil((start + offset) / interval) * interval - offset
-    before = 0.0
-    marks = {column_of(graph, mark.at, width): _Piece(mark.text, mark.style) for mark in graph.marks}
-    while at < graph.until:
-        place = floor((at - start) / graph.span * cells)
-        # The first label, and the first of each day, name the day: where there is no room at the left or the day alone.
-        hour = time.strftime(form, time.localtime(at))
-        day = day_time(at, before, form) if dated else hour
-        short = day.removesuffix(f" {hour}") if hour.startswith("00:00") else day
-        for label in (tick + day, *[f"{day}{tick}", tick + short, f"{short}{tick}"] * (day != hour)):
-            first = place - label.index(tick)
-            where = range(first, first + len(label))
-            if all(0 <= x < cells and pieces[x].char == bar and (x == place or x not in marks) for x in where):
-                pieces[first : where.stop] = [_Piece(one, styles("faint" if one == tick else "muted")) for one in label]
-                before = at
-                break
-        at += interval
-    for column, piece in marks.items():
-        if column is not None:
-            pieces[column] = piece
-    if cursor is not None:
-        pieces[cursor] = _Piece(styles.glyphs.up, styles("note"))
-    builder = LineBuilder(styles).gap(AXIS - 1).write(corner, "faint")
-    return builder.write_spans(_joined(pieces)).build(width)
-
-
-def _joined(pieces: Iterable[_Piece]) -> list[Span]:
-    """Join neighbours of one style into spans."""
-    spans = []
-    for style, run in groupby(pieces, key=lambda one: one.style):
-        text = "".join(one.char for one in run)
-        spans.append(Span(text, style, len(text)))
-    return spans
-
-
 def _with_cursor(spans: Sequence[Span], column: int, styles: StyleSet) -> list[Span]:
     """Draw the column of the cursor: a line where there is nothing, and another background where there is something."""
     found: list[Span] = []
@@ -399,7 +306,7 @@ def _lines(graph: Graph, styles: StyleSet, cells: int, rows: int) -> list[list[S
         return [[Span(bytes(row).decode("latin-1").translate(_BRAILLE), style, cells)] for row in masks[0]]
     drawn = []
     for row in range(rows):
-        pieces = [_Piece(" ", base)] * cells
+        pieces = [Piece(" ", base)] * cells
         dots = {}
         for dashed in dashes:
             for column, piece in dashed.get(row, ()):
@@ -410,17 +317,17 @@ def _lines(graph: Graph, styles: StyleSet, cells: int, rows: int) -> list[list[S
                 for column, bits in enumerate(mask):
                     if bits:
                         pieces[column] = _crossed(bits, curve, dots.get(column), column, braille=braille)
-        drawn.append(_joined(pieces))
+        drawn.append(join_pieces(pieces))
     return drawn
 
 
-def _crossed(bits: int, curve: Curve, limit: _Piece | None, column: int, *, braille: bool) -> _Piece:
+def _crossed(bits: int, curve: Curve, limit: Piece | None, column: int, *, braille: bool) -> Piece:
     """Return a cell of a curve; where a limit is in the same cell, every fourth has the limit's colour."""
     if limit is None:
-        return _Piece(_BRAILLE[bits] if braille else curve.mark, curve.style)
+        return Piece(_BRAILLE[bits] if braille else curve.mark, curve.style)
     if not braille:
-        return limit if column % 4 == 0 else _Piece(curve.mark, curve.style)
-    return _Piece(_BRAILLE[bits | ord(limit.char) - 0x2800], limit.style if column % 4 == 0 else curve.style)
+        return limit if column % 4 == 0 else Piece(curve.mark, curve.style)
+    return Piece(_BRAILLE[bits | ord(limit.char) - 0x2800], limit.style if column % 4 == 0 else curve.style)
 
 
 def _trace(levels: Sequence[int | None], grid: list[bytearray], across: int, down: int) -> None:
@@ -440,16 +347,16 @@ def _trace(levels: Sequence[int | None], grid: list[bytearray], across: int, dow
 
 def _limit_places(
     limit: GraphLimit, cells: int, levels: int, graph: Graph, styles: StyleSet, *, braille: bool, down: int
-) -> dict[int, list[tuple[int, _Piece]]]:
+) -> dict[int, list[tuple[int, Piece]]]:
     """Return the cells of a limit's line by row: dotted, one dot a cell."""
     values = _columns(limit.values, cells)
-    places: dict[int, list[tuple[int, _Piece]]] = {}
+    places: dict[int, list[tuple[int, Piece]]] = {}
     found = [one if one is not None and graph.low <= one <= graph.top else None for one in values]
     for column, level in enumerate(_levels(found, cells, levels, graph.low, graph.top)):
         if level is not None:
             dot = levels - 1 - level
             char = _BRAILLE[_LEFT[dot % down]] if braille else _limit_sign(styles.glyphs)
-            places.setdefault(dot // down, []).append((column, _Piece(char, limit.style)))
+            places.setdefault(dot // down, []).append((column, Piece(char, limit.style)))
     return places
 
 
@@ -483,7 +390,7 @@ def _areas(graph: Graph, styles: StyleSet, cells: int, rows: int) -> list[list[S
         lines = tuple(_row_of(one[column], graph, scale, rows, per) for one in limits)
         letter = column % _LETTERS == _LETTERS // 2
         columns.append(paint(tuple(ends) if some else None, lines, letter))
-    return [_joined(pieces) for pieces in zip(*columns, strict=True)]
+    return [join_pieces(pieces) for pieces in zip(*columns, strict=True)]
 
 
 def _row_of(value: float | None, graph: Graph, scale: float, rows: int, per: int) -> int | None:
@@ -501,15 +408,15 @@ class _AreaPainter:
         self._style_set, self._rows, self._per = styles, rows, per
         self._base = styles("text")
 
-    def paint(self, ends: tuple[int, ...] | None, lines: tuple[int | None, ...], letter: bool) -> list[_Piece]:
+    def paint(self, ends: tuple[int, ...] | None, lines: tuple[int | None, ...], letter: bool) -> list[Piece]:
         """Return the cells of a column, from the top; `ends` are the upper ends of the areas, None for a gap."""
-        pieces: list[_Piece] = []
+        pieces: list[Piece] = []
         for row in range(self._rows):
             low = (self._rows - 1 - row) * self._per
-            owner, piece = (None, _Piece(" ", self._base)) if ends is None else self._cell(ends, low, letter)
+            owner, piece = (None, Piece(" ", self._base)) if ends is None else self._cell(ends, low, letter)
             for limit, at in zip(self._limits, lines, strict=False):
                 if at == row and ends is not None:
-                    piece = _Piece(_limit_sign(self._style_set.glyphs), self._on(limit.style, owner))
+                    piece = Piece(_limit_sign(self._style_set.glyphs), self._on(limit.style, owner))
             pieces.append(piece)
         return pieces
 
@@ -518,7 +425,7 @@ class _AreaPainter:
         area = Style() if owner is None else self._curves[owner].style
         return Style(area.color, area.background) if area.background and self._style_set.color else style
 
-    def _cell(self, ends: tuple[int, ...], low: int, letter: bool) -> tuple[int | None, _Piece]:
+    def _cell(self, ends: tuple[int, ...], low: int, letter: bool) -> tuple[int | None, Piece]:
         """Return the owner of most of a cell (None for nothing), and the cell; `low` is the level of its lower edge."""
         per = self._per
         high = low + per
@@ -540,19 +447,19 @@ class _AreaPainter:
             return most, self._split(most, parts[place + 1][1], until - low)
         return most, self._split(parts[place - 1][1], most, begin - low)
 
-    def _full(self, owner: int | None, letter: bool) -> _Piece:
+    def _full(self, owner: int | None, letter: bool) -> Piece:
         if owner is None:
-            return _Piece(" ", self._base)
+            return Piece(" ", self._base)
         curve = self._curves[owner]
         if curve.hatched:
-            return _Piece(self._style_set.glyphs.hatch, curve.style)
-        return _Piece(curve.mark if letter or not self._style_set.color else " ", curve.style)
+            return Piece(self._style_set.glyphs.hatch, curve.style)
+        return Piece(curve.mark if letter or not self._style_set.color else " ", curve.style)
 
-    def _split(self, lower: int | None, upper: int | None, eighths: int) -> _Piece:
+    def _split(self, lower: int | None, upper: int | None, eighths: int) -> Piece:
         """Return a cell with two owners, the lower one in some eighths of it."""
         below = None if lower is None else self._curves[lower]
         above = None if upper is None else self._curves[upper]
         if below is None or below.hatched:
             return self._full(lower if eighths >= 4 else upper, letter=False)
         background = self._base.background if above is None or above.hatched else above.style.background
-        return _Piece(self._style_set.glyphs.levels[eighths - 1], Style(below.style.background, background))
+        return Piece(self._style_set.glyphs.levels[eighths - 1], Style(below.style.background, background))

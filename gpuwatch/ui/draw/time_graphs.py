@@ -16,23 +16,20 @@ from gpuwatch.model.snapshot import Gpu, Reading, known, number
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.draw.gpus import bar_parts
 from gpuwatch.ui.draw.graph import (
-    SPANS,
     Curve,
     Graph,
     GraphLimit,
-    Mark,
     Values,
-    axis_end,
     axis_top,
     draw_legend,
     draw_plot,
-    plot_cells,
     points,
     time_at,
 )
 from gpuwatch.ui.draw.lines import Line, blank
 from gpuwatch.ui.draw.sheet import Fact, Section, reason_words
 from gpuwatch.ui.draw.theme import StyleSet
+from gpuwatch.ui.draw.time_axis import SPANS, Mark, axis_end, plot_cells
 from gpuwatch.ui.draw.view import day_time, mark_of, replay_words
 
 MOST_EVENTS: Final = 12

@@ -16,10 +16,10 @@ from gpuwatch.alerts.alert import Alert
 from gpuwatch.base.text import clean
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.draw.footer import Hint, hints
-from gpuwatch.ui.draw.graph import SPANS
 from gpuwatch.ui.draw.row_list import WHEEL
 from gpuwatch.ui.draw.sheet import Canvas, Placed, SheetDrawing, SheetPage
 from gpuwatch.ui.draw.theme import StyleSet, make_styles
+from gpuwatch.ui.draw.time_axis import SPANS
 from gpuwatch.ui.draw.time_graphs import FrameGraphs, GraphBlock, TimeGraphs
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.full_screen import FullScreen

@@ -14,21 +14,17 @@ from hypothesis import strategies as st
 
 from gpuwatch.history.timeline import Extent
 from gpuwatch.ui.draw.graph import (
-    AXIS,
-    SPANS,
-    STEPS,
     Curve,
     Graph,
     GraphLimit,
-    Mark,
     Values,
-    axis_end,
     axis_top,
     draw_legend,
     draw_plot,
 )
 from gpuwatch.ui.draw.lines import Line, plain
 from gpuwatch.ui.draw.theme import Style, StyleSet, make_styles
+from gpuwatch.ui.draw.time_axis import AXIS, SPANS, STEPS, Mark, axis_end
 
 END = 1_795_269_840.0
 """Saturday 21 November 2026, 14:04 UTC."""
