@@ -259,11 +259,11 @@ _COLUMNS: Final = {
         Column("gpu", "GPU", 4, right=False),
         Column("name", "", 12, right=False, role="muted"),
         Column("bar", "memory by owner", 8, right=False),
-        replace(field_column(GPU["memory"], 7), title="GiB"),
+        Column("memory", "used/total", 11, gap=1),
         field_column(GPU["free"], 7),
         field_column(GPU["left"], 7, role="strong"),
         field_column(GPU["utilization"], 8),
-        Column("graph", "last minute", 12, right=False, role="muted", gap=2),
+        Column("graph", "last minute", 12, right=False, role="faint", gap=2),
         field_column(GPU["temperature"], 6),
         field_column(GPU["watts"], 10, role="muted"),
         field_column(GPU["state"], 0, gap=3),
@@ -272,9 +272,10 @@ _COLUMNS: Final = {
 _FORMS: Final = {
     Form.FULL: tuple(_COLUMNS),
     Form.MEDIUM: ("mark", "gpu", "bar", "memory", "free", "left", "utilization", "graph", "temperature", "state"),
-    Form.COMPACT: ("mark", "gpu", "bar", "free", "left", "utilization", "temperature", "state"),
+    Form.COMPACT: ("mark", "gpu", "bar", "memory", "free", "left", "utilization", "temperature", "state"),
 }
 _COMPACT: Final[dict[str, dict[str, Any]]] = {
+    "memory": {"cells": 10},
     "free": {"cells": 6},
     "left": {"cells": 6},
     "utilization": {"cells": 7},
@@ -282,6 +283,8 @@ _COMPACT: Final[dict[str, dict[str, Any]]] = {
     "state": {"gap": 2},
 }
 """Changes to the columns in the compact form."""
+_ROOMY: Final = 90
+"""Width from which on the compact form has both what is free and what is left of it."""
 _WORDED: Final[dict[str, dict[str, Any]]] = {
     "free": {"cells": len("  79.1 free,"), "right": False},
     "left": {"cells": len("  79.1 left"), "right": False, "gap": 0},
@@ -293,12 +296,14 @@ _WORDED: Final[dict[str, dict[str, Any]]] = {
 @lru_cache(8)
 def gpu_columns(form: Form, width: int, glyphs: Glyphs, *, worded: bool = False) -> tuple[Column, ...]:
     """Return the columns of a form; the bar fills what the others leave. If `worded`, units replace the titles."""
-    legend = f"memory by owner {glyphs.dot} {glyphs.declared} limit {glyphs.dot} {glyphs.promised} promised"
+    titles = ("memory in GiB by owner", "memory in GiB")
+    legend = f"{titles[0]} {glyphs.dot} {glyphs.declared} limit {glyphs.dot} {glyphs.promised} promised"
     changes: dict[str, dict[str, Any]] = {"temperature": {"title": "C" if glyphs.ascii else "°C"}}
+    hidden = ""
     if form is Form.COMPACT:
         state = (17 if worded else 22) + (width - 70) // 3
         changes |= _COMPACT | (_WORDED if worded else {})
-        legend = "memory in GiB by owner"
+        hidden = "memory" if worded else "free" if width < _ROOMY else ""
     elif form is Form.MEDIUM:
         state = 20
     else:
@@ -306,10 +311,10 @@ def gpu_columns(form: Form, width: int, glyphs: Glyphs, *, worded: bool = False)
         changes["name"] = {"gap": 0}
         changes["bar"] = {"gap": 2}
         changes["graph"] = {"cells": 15}
-    columns = {name: replace(_COLUMNS[name], **changes.get(name, {})) for name in _FORMS[form]}
+    columns = {name: replace(_COLUMNS[name], **changes.get(name, {})) for name in _FORMS[form] if name != hidden}
     others = sum(one.gap + one.cells for one in columns.values()) - columns["bar"].cells
     cells = max(8, width - others - state)
-    title = legend if cell_len(legend) < cells else "memory by owner"
+    title = next((one for one in (legend, *titles) if cell_len(one) < cells), "GiB")
     columns["bar"] = replace(columns["bar"], cells=cells, title=title)
     return tuple(columns.values())
 
@@ -365,7 +370,7 @@ class _GpuRow:
                 indent = int(not named)
                 cells.append(((" " * indent, "text"), *self._bar(own, owners, column.cells - indent)))
             elif column.id == "memory":
-                cells.append(((self._figure(own, "memory"), self._dim(column.role)),))
+                cells.append(((self._of_total(own), self._dim(column.role)),))
             elif column.id in ("free", "left"):
                 cells.append(self._room(own, column.id))
             else:
@@ -447,6 +452,8 @@ class _GpuRow:
             case "temperature":
                 text = self._figure(gpu, column.id, self.glyphs.degree)
                 role = "warning" if any(reason in _HOT for reason in _held_back(gpu)) else role
+            case "memory":
+                text = self._of_total(gpu)
             case "state":
                 return self.state()
             case _:
@@ -460,6 +467,11 @@ class _GpuRow:
         """Return the text of a figure, with its unit where there are no titles."""
         text = GPU[key].cell(gpu, self.glyphs.missing)
         return text + unit if self.worded and text != self.glyphs.missing else text
+
+    def _of_total(self, gpu: Gpu) -> str:
+        """Return the memory in use of that which programs can have: less the driver's own, as is the free memory."""
+        used, total = self._figure(gpu, "memory"), shares.usable(gpu)
+        return used if total is None else f"{used}/{gib(total)}"
 
     def _room(self, gpu: Gpu, key: str) -> Cell:
         """Return the memory that is free, or left: the promised one taken from it."""
@@ -540,7 +552,7 @@ def row_words(alert: Alert) -> str:
     return alert.forecast or alert.short or alert.rule
 
 
-_LABELS = ("(memory in use, %)", "(memory, %)", "(mem %)", "(%)")
+_LABELS = ("  (memory in use, %) ", "  (memory, %) ", "  (mem %) ", "mem%")
 """Labels of the figures of a heat map; the longest that fits is shown, in brackets: it is not the last GPU's alone."""
 
 
@@ -650,8 +662,8 @@ class Gpus(CursorList[Gpu]):
                     builder, view, gpu, alerts.get(gpu.key, ()), grid, self.active and place == self.cursor
                 )
             if start + grid.per_line >= every:
-                room = width - builder.cells - 1
-                label = next((words for words in _LABELS if len(words) + 2 <= room), "")
+                room = width - builder.cells
+                label = next((words for words in _LABELS if len(words) <= room), "")
                 builder.gap(room - len(label)).write(label, "muted")
             drawn.append(builder.build(width))
         if shown < lines < grid.lines:
@@ -670,9 +682,10 @@ class Gpus(CursorList[Gpu]):
         share = GPU["mem_percent"].amount(gpu) if gpu.health is Health.OK else None
         used, old = share.number if share else None, view.dimmed(gpu)
         builder.write(glyphs.cursor if here else " ", styles("strong", background))
-        index = styles("strong" if here else "muted", background)
-        builder.write(str(gpu.index), index, grid.cell - 5 - 2 * grid.wide, right=True)
         builder.write(mark, styles(role, background))
+        index = styles("strong" if here else "muted", background)
+        builder.write(str(gpu.index), index, grid.digits, right=True)
+        builder.write(":" * grid.colon, index)
         if used is None or old:
             style = styles("faint" if old else "text" if mark == " " else role, background)
         else:
@@ -680,9 +693,9 @@ class Gpus(CursorList[Gpu]):
         figure = "--" if used is None else percent(used, 100)
         if grid.wide:
             block = " " if used is None or styles.has_heat else level(used, glyphs)
-            builder.write(f"{block}{figure:>3}{' ' if used is None else '%'}", style)
+            builder.write(f"{figure + '%' * (used is not None):<4}{block}", style)
         else:
-            builder.write(figure, style, 3, right=True)
+            builder.write(figure, style, 3, right=not grid.colon)
 
     def _detail(self, view: View, gpu: Gpu, alerts: Mapping[str, Sequence[Alert]], width: int) -> Line:
         """Return the line about the chosen GPU below a heat map: its row, with units in place of titles."""

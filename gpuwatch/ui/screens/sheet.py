@@ -93,7 +93,10 @@ class Sheet(FullScreen):
             binding for kind in type(self).__mro__ if kind is not Sheet for binding in vars(kind).get("BINDINGS", ())
         ]
         bindings = [binding for binding in (*own, *Sheet.BINDINGS) if isinstance(binding, Binding)]
-        return [hint for hint in hints(self.own_keys(bindings)) if self.check_action(hint[2].partition("(")[0], ())]
+        found = hints(self.own_keys(bindings))
+        if self.drawing.length <= self.room:
+            found = [hint for hint in found if hint[2] != "page(1)"]
+        return [hint for hint in found if self.check_action(hint[2].partition("(")[0], ())]
 
     # -- what the user does ----------------------------------------------------------------------------------------
 
