@@ -133,7 +133,7 @@ def test_the_detail_tells_all_that_is_known() -> None:
     on = tuple(AlertGpu(f"GPU-{index}", index) for index in (0, 1, 3))
     one = past(3, pids=tuple(range(1, 10)), gpus=on, evidence="ada holds 70.0 GiB", **amounts)
     facts = event_facts(one, NOW)
-    lines = "\n".join(plain(line) for line in fact_lines(facts, SKIN, 160, 6, wrapped="evidence"))
+    lines = "\n".join(plain(line) for line in fact_lines(facts, SKIN, 160, 6))
     for words in (
         "memory near limit · GPU 0-1,3 · ada · pid 1, 2, 3, 4, 5, 6 and 3 more",
         "at worst 1.5 GiB free, mean 2.0, last 3.0",

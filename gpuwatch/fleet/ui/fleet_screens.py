@@ -300,7 +300,6 @@ class TableScreen(FleetScreen[Host]):
     NAME = "hosts"
     TITLE = "fleet"
     ROW, ROWS = "host", "hosts"
-    WRAPPED = "alerts"
     FILTER_HINT = "node01  H100  free>=4  left>70GiB  mem<50  busy>90  age>1m  user:ada  !text"
 
     def parse_filter(self, words: str, saved: Mapping[str, str]) -> tuple[Term[Host], ...]:
@@ -369,7 +368,6 @@ class FreeScreen(FleetScreen[FreeGpus]):
     NAME = "free"
     TITLE = "free GPUs"
     ROW, ROWS, GRAMMAR = "model", "free", FREE
-    WRAPPED = "free on"
     FILTER_HINT = "H100  free>=4  most>=4  mem>=80  node01  !text"
     NOTHING = "the hosts have no GPU"
 
@@ -389,7 +387,6 @@ class FleetPeopleScreen(FleetScreen[FleetPerson]):
     NAME = "fleet-people"
     TITLE = "people"
     ROW, ROWS, GRAMMAR = "user", "people", PEOPLE
-    WRAPPED = "on"
     FILTER_HINT = "ada  user:ada,ben  mem>100GiB  gpus>8  hosts>2  idle>10GiB  node01  !text"
     NOTHING = "nobody holds a GPU"
 
@@ -410,7 +407,6 @@ class FleetAlertsScreen(FleetScreen[FleetAlert]):
     NAME = "fleet-alerts"
     TITLE = "alerts that fire"
     ROW, ROWS, GRAMMAR = "alert", "alerts", ALERTS
-    WRAPPED = "fires"
     FILTER_HINT = "rule:limit  user:ada  gpu:0,2-4  age>1h  node01  !text"
     NOTHING = "no alert fires"
 

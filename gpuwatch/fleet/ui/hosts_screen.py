@@ -62,7 +62,6 @@ class HostsScreen(ListScreen[HostList, Host]):
 
     LIST = HostList
     NAME = TITLE = "hosts"
-    WRAPPED = "trouble"
     KEYS = (
         Binding("enter", "choose", "open", id="hosts.choose", tooltip="Open this host as the dashboard"),
         Binding("escape,H", "close", "back", id="hosts.close", tooltip="Back to the host that is open"),

@@ -181,7 +181,6 @@ class EventsScreen(FilteredListScreen[EventList, Alert]):
     LIST = EventList
     NAME = TITLE = "events"
     LISTS_ALERTS = True
-    WRAPPED = "evidence"
     KEYS = (
         Binding("escape,q,e", "close", "back", id="events.close", tooltip="Back to the dashboard"),
         FILTER_KEY,

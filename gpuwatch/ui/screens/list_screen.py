@@ -46,18 +46,17 @@ SORT_KEYS: Final = (
 """Keys of the lists that can be sorted."""
 
 
-def fact_lines(
-    facts: Iterable[tuple[str, str]], styles: StyleSet, width: int, lines: int, *, wrapped: str | None = None
-) -> list[Line]:
-    """Draw labelled facts in `lines` lines, below a coloured line; the fact `wrapped` uses the lines that are left."""
+def fact_lines(facts: Iterable[tuple[str, str]], styles: StyleSet, width: int, lines: int) -> list[Line]:
+    """Draw labelled facts in `lines` lines, below a coloured line; long facts wrap into the lines that are left."""
     if lines <= 0:
         return []
     drawn = [LineBuilder(styles, "band").build(width)]
     shown = [(label, words) for label, words in facts if words]
     spare = max(0, lines - 1 - len(shown))
     for label, words in shown:
-        parts = wrap(words, max(1, width - 2 - _LABEL)) if label == wrapped else [words]
+        parts = wrap(words, max(1, width - 2 - _LABEL))
         kept = [*parts[:spare], " ".join(parts[spare:])] if len(parts) > 1 + spare else parts
+        spare -= len(kept) - 1
         for place, part in enumerate(kept):
             builder = LineBuilder(styles).gap(2).write("" if place else label, "muted", _LABEL)
             drawn.append(builder.write(part, "text", max(0, width - builder.cells)).build(width))
@@ -81,9 +80,10 @@ class ListScreen(FullScreen, Generic[L, R]):
     KEYS: ClassVar[Sequence[Binding]] = ()
     """Its own keys, the most needed first: a narrow footer leaves out the last ones."""
     DETAIL_LINES: ClassVar[Sequence[tuple[int, int]]] = ((24, 8), (16, 6))
-    """Least height of the terminal, and lines about the row under the cursor from that height on."""
-    WRAPPED: ClassVar[str | None] = None
-    """Label of the fact about a row that uses the lines that are left."""
+    """Least height of the terminal, and least lines about the row under the cursor from that height on.
+
+    They stand below the last row, and take the lines that the rows leave.
+    """
 
     def __init__(self, frame: Frame | None, styles: StyleSet, *, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` is the monotonic clock that frames are stamped with."""
@@ -112,7 +112,7 @@ class ListScreen(FullScreen, Generic[L, R]):
         """Draw the facts of the row under the cursor, in exactly `lines` lines."""
         row = self.selected
         facts = self.facts(row) if row is not None else ()
-        return fact_lines(facts, self.style_set, width, lines, wrapped=self.WRAPPED)
+        return fact_lines(facts, self.style_set, width, lines)
 
     @abstractmethod
     def why_empty(self) -> Sequence[str]:
@@ -189,11 +189,14 @@ class ListScreen(FullScreen, Generic[L, R]):
         footer = 1 if height >= 4 else 0
         notice = wrap(self.notice(), max(1, width - 2))[: max(0, height - 3)]
         room = max(1, height - 1 - len(notice) - footer - detail)
+        notes = [line for words in self.notes() for line in wrap(words, max(1, min(120, width - 4)))]
+        if detail and rows.found:
+            needed = rows.titled + len(rows.found) + len(notes) + bool(notes)
+            room, detail = min(room, needed), detail + max(0, room - needed)
         with self.app.batch_update():
             self.list_panel.set_height(room)
             why: list[tuple[str, Role]] = [(words, "muted") for words in self.why_empty()] if not rows.found else []
             empty = notice_lines(why, styles, width, room - (rows.titled and room > 1))
-            notes = [line for words in self.notes() for line in wrap(words, max(1, min(120, width - 4)))]
             below = [LineBuilder(styles).gap(2).write(words, "muted").build(width) for words in notes]
             self.list_panel.show(rows.lines(styles, width, room, empty, below=below))
             self._detail.display = detail > 0
