@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from gpuwatch.analysis.stray_facts import DEFAULT_LIMITS, StrayCandidate, StrayCandidates, StrayLimits, find_obstacle
-from gpuwatch.base.units import long_duration, steady_duration
+from gpuwatch.base.units import long_duration, ranges, steady_duration
 from gpuwatch.history.history import HistoryView
 from gpuwatch.model.fields import PROCESS, Amount, Field, amount, table
 from gpuwatch.model.holdings import Holdings
@@ -78,10 +78,10 @@ class Stray(msgspec.Struct, frozen=True):
 STRAY: Final[Mapping[str, Field[Stray]]] = table(
     (
         PROCESS["pid"].of(lambda one: Amount(one.process.pid)),
-        PROCESS["gpu"].of(lambda one: ",".join(map(str, one.indices)) or None),
+        PROCESS["gpu"].of(lambda one: ranges(one.indices) or None),
         PROCESS["memory"].of(lambda one: amount(one.held)),
         PROCESS["idle"].of(lambda one: amount(one.idle, at_least=one.idle_at_least), quiet=0),
-        Field("cause", "stray", lambda one: f"{one.cause.value}, {one.sure.value}", right=False),
+        Field("cause", "cause", lambda one: f"{one.cause.value}, {one.sure.value}", right=False),
         PROCESS["in"].of(lambda one: around.where or None if (around := one.process.context) else None, title="in"),
         PROCESS["command"].of(lambda one: one.process.command or f"[{one.process.name}]"),
     )
@@ -373,7 +373,7 @@ def notes(
     `watched` is the number of seconds in which idle times were counted; None where a `gpuwatch watch` counts them.
     """
     strays, possible, unjudged = report
-    lines = [] if strays else ["none found" if possible or unjudged else NONE]
+    lines = [] if strays or possible else ["none found" if unjudged else NONE]
     lines += [f"GPU {gpu.index} could not be judged: {find_obstacle(gpu, snapshot)}" for gpu in unjudged]
     if possible:
         pids = ", ".join(str(one.process.pid) for one in possible)

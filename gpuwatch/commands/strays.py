@@ -45,8 +45,8 @@ def table(
 ) -> list[str]:
     """Return a table of strays with their reasons, and below it their memory and how to end them.
 
-    `possible` are processes that may be strays; they come last, without a command to end them. `now` is the wall-clock
-    time of the snapshot. `width` (cells) is where rows are cut, None for nowhere; the reasons are never cut. `root` is
+    `possible` are processes that may be strays; they come last. `now` is the wall-clock time of the snapshot. `width`
+    (cells) is where rows are cut, None for nowhere; the reasons are never cut. `root` is
     whether root would end them.
     """
     every = [*strays, *possible]
@@ -58,19 +58,24 @@ def table(
     lines = [titles]
     for row, stray in zip(rows, every, strict=True):
         lines += [row, " " * _INDENT + " · ".join(stray.why)]
-    return [*lines, "", *_total(strays, demo=demo, root=root)] if strays else lines
+    total = _total(strays) if strays else []
+    if not demo:
+        total += _ending(strays, "to end {}", root=root)
+        total += _ending(possible, "if nobody needs {}", root=root)
+    return [*lines, *[""] * bool(total), *total]
 
 
-def _total(strays: Sequence[Stray], *, demo: bool, root: bool) -> list[str]:
+def _ending(strays: Sequence[Stray], when: str, *, root: bool) -> list[str]:
+    """Return the command that ends strays, after asking; nothing where no signal reaches any."""
+    pids = [str(stray.process.pid) for stray in strays if stray.ends]
+    words = when.format("it" if len(strays) == 1 else "them")
+    return [f"{words}: gpuwatch kill {'--allow-root-kill ' * root}{' '.join(pids)}"] * bool(pids)
+
+
+def _total(strays: Sequence[Stray]) -> list[str]:
     sizes = [one.held for one in strays if one.held is not None]
     held = f"{'at least ' * (len(sizes) < len(strays))}{size(sum(sizes))}" if sizes else "memory that is not known"
-    one = len(strays) == 1
-    lines = [f"{'1 process holds' if one else f'{len(strays)} processes hold'} {held}"]
-    ending = [str(stray.process.pid) for stray in strays if stray.ends]
-    if ending and not demo:
-        flag = "--allow-root-kill " * root
-        lines.append(f"to end {'it' if one else 'them'}: gpuwatch kill {flag}{' '.join(ending)}")
-    return lines
+    return [f"{'1 process holds' if len(strays) == 1 else f'{len(strays)} processes hold'} {held}"]
 
 
 def document(strays: Sequence[Stray], now: float) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from gpuwatch.analysis.strays import Stray, StrayReport
+from gpuwatch.analysis.strays import Stray, StrayCertainty, StrayReport
 from gpuwatch.base.threads import Worker
 from gpuwatch.kill.demo import DemoEnder
 from gpuwatch.kill.ending import Ending, KillChoice, KillState
@@ -263,7 +263,10 @@ class KillQueue:
         if self.ends_strays and self._find_strays is not None:
             report = self._find_strays(self._without_signalled(frame))
             if not report.unjudged:
-                self._call_off_strays(f"{LEFT_ALONE}: no longer a stray", but={stray.key for stray in report.strays})
+                doubtful = {one.key for one in report.possible}
+                doubtful &= {key for key, one in self.strays.items() if one.stray.sure is StrayCertainty.POSSIBLE}
+                still = {one.key for one in report.strays} | doubtful
+                self._call_off_strays(f"{LEFT_ALONE}: no longer a stray", but=still)
 
     def tick(self) -> list[KillNotice]:
         """Advance the endings of all dialogs and the present stray, and return what the user is to be told."""

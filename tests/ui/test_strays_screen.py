@@ -240,7 +240,7 @@ async def test_quitting_records_both_kinds_of_endings(tmp_path: Path) -> None:
             screen = await opened(app, pilot)
             order = [stray.process.pid for stray in screen.found()]
             await pilot.press(*["down"] * order.index(one.pid), "space")
-            assert "it is being ended already: K on the dashboard shows it" in toasts(app)
+            assert "it is being ended already: Enter shows it" in toasts(app)
             await pilot.press("g", *["down"] * order.index(two.pid))
             await told_to_end(pilot)
             await until(pilot, lambda: "asked to stop" in text(app))
@@ -250,15 +250,17 @@ async def test_quitting_records_both_kinds_of_endings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-async def test_nothing_is_ended_without_a_selection_by_default_or_read_only(tmp_path: Path, read_only: bool) -> None:
+@pytest.mark.parametrize("key", ["enter", "K"])
+async def test_the_one_under_the_cursor_is_asked_about_and_not_ended_by_default_or_read_only(
+    tmp_path: Path, read_only: bool, key: str
+) -> None:
     pinner = a_pinner(tmp_path)
     with GpuHolder() as one:
         async with listed(pinner, a_frame(one), (100, 30), read_only=read_only) as (app, pilot, screen):
-            await press(pilot, "enter")
-            assert top(app) is screen
-            assert "select with Space" in toasts(app)
-            await press(pilot, "space", "enter")
+            await press(pilot, key)
             assert (top(app) is screen) is read_only
+            assert ("read-only" in toasts(app)) is read_only
+            assert ("End 1 process of yours?" in text(app)) is not read_only
             await pilot.press("enter")  # Cancel is the default
             await pilot.pause()
             assert top(app) is screen
@@ -331,6 +333,17 @@ async def test_one_that_was_left_and_computes_again_cannot_be_selected(tmp_path:
             assert "1 selected" in text(app), "while it is a stray, it may be tried again"
             await hand(app, pilot, computing(one, busy=one.pid))
             assert "selected" not in screen.query_one("#strays-title").render_line(0).text
-            await press(pilot, "space", "enter")
-            assert top(app) is screen
+            await press(pilot, "space")
             assert "it is no longer a stray" in toasts(app)
+
+
+async def test_a_possible_stray_is_ended_alone_by_two_keys_and_a_question(tmp_path: Path) -> None:
+    with GpuHolder() as one:
+        async with listed(a_pinner(tmp_path), computing(one, busy=one.pid)) as (app, pilot, screen):
+            await press(pilot, "space")
+            assert "Enter asks about it alone" in toasts(app)
+            await press(pilot, "enter")
+            assert "whether it is a stray is not known yet" in text(app)
+            await confirm(pilot)
+            await fed(app, pilot, lambda: computing(one, busy=one.pid), lambda: not one.alive())
+            assert top(app) is screen

@@ -179,13 +179,13 @@ class HostsApp(GpuwatchApp):
 
     @property
     def refused(self) -> frozenset[str]:
-        return super().refused | (frozenset({"select", "end"}) if self.fleet.opened else frozenset())
+        return super().refused | (frozenset({"select"}) if self.fleet.opened else frozenset())
 
     def may_end(self) -> bool:
-        """Return whether processes can be ended from here: none of another host."""
+        """Return whether processes can be ended from here, by this program: none of another host."""
         if self.fleet.opened is None:
             return super().may_end()
-        words = f"on {self.fleet.opened} one process is ended after the other: K on the dashboard"
+        words = f"on {self.fleet.opened} one process is ended after the other: K asks over there"
         self.notify(words, severity="warning", markup=False, timeout=5)
         return False
 

@@ -18,7 +18,7 @@ from gpuwatch.model.fields import PROCESS
 from gpuwatch.model.snapshot import SourceState
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.draw.notice import nothing_words
-from gpuwatch.ui.draw.row_list import ClickEffect, RowList
+from gpuwatch.ui.draw.row_list import CURSOR_CELLS, ClickEffect, RowList
 from gpuwatch.ui.draw.table import Cell, Column, field_column
 from gpuwatch.ui.draw.theme import Background, Role, StyleSet
 from gpuwatch.ui.screens.dialog import ConfirmDialog
@@ -35,10 +35,14 @@ NARROW: Final = 60
 
 
 def total(strays: Collection[Stray], possible: Collection[Stray] = ()) -> str:
-    """Format how many strays there are, their memory, and the possible ones: `2 strays · 18.0 GiB · 1 possible`."""
-    parts = [f"{len(strays)} stray{'s' * (len(strays) != 1)}" if strays else "no strays"]
-    parts += [held_words(strays), f"{len(possible)} possible" * bool(possible)]
-    return " · ".join(filter(None, parts))
+    """Format how many strays there are, their memory, and the possible ones: `2 strays · 18.0 GiB · 1 possible`.
+
+    Empty where there is none: the sentence below the list says so.
+    """
+    if not strays:
+        return ""
+    parts = [f"{len(strays)} stray{'s' * (len(strays) != 1)}", held_words(strays)]
+    return " · ".join(filter(None, [*parts, f"{len(possible)} possible" * bool(possible)]))
 
 
 def held_words(strays: Collection[Stray]) -> str:
@@ -62,10 +66,11 @@ class StrayList(RowList[Stray]):
         return row.key
 
     def columns(self, styles: StyleSet, width: int) -> list[Column]:
+        cards = max([5, *(len(STRAY["gpu"].cell(one)) for one in self.found)])
         found = [
             Column("box", "", 3, right=False),
             field_column(STRAY["pid"], 8, role="muted", gap=1),
-            field_column(STRAY["gpu"], 6),
+            field_column(STRAY["gpu"], cards, gap=2),
             field_column(STRAY["memory"], 7, role="strong"),
         ]
         if width >= NARROW:
@@ -73,7 +78,8 @@ class StrayList(RowList[Stray]):
         if width < WIDE:
             return [*found, Column("why", "why", 0, right=False, gap=2)]
         found.append(field_column(PROCESS["age"], 8, role="muted"))
-        why = Column("why", "why", (width - 47) * 3 // 5, right=False, gap=2)
+        left = width - CURSOR_CELLS - sum(column.gap + column.cells for column in found)
+        why = Column("why", "why", left * 3 // 5, right=False, gap=2)
         return [*found, why, field_column(STRAY["command"], 0, role="muted", gap=2)]
 
     def cells(self, place: int, styles: StyleSet, background: Background) -> tuple[Cell, ...]:
@@ -115,8 +121,7 @@ class StraysScreen(ListScreen[StrayList, Stray]):
     KEYS = (
         Binding("escape,q,S", "close", "back", id="strays.close", tooltip="Back to the dashboard"),
         Binding("space,x", "select", "select", id="strays.select", tooltip="Select, or unselect"),
-        Binding("enter", "end", "end selected", id="strays.end", tooltip="End those selected"),
-        Binding("K", "decide", "decide", show=False, id="strays.decide", tooltip="Decide about one that was left"),
+        Binding("enter,K", "end", "end", id="strays.end", tooltip="End the one here, or those selected, after asking"),
         Binding("i", "detail", "detail", id="strays.detail", tooltip="All that is known of this process"),
     )
     BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
@@ -171,17 +176,19 @@ class StraysScreen(ListScreen[StrayList, Stray]):
         first, *rest = row.why or (row.cause.value,)
         context = row.process.context
         return [
-            ("command", row.process.command or row.process.name),
             ("now", queued.message if queued is not None else ""),
             ("why", f"{first} ({row.sure.value})"),
             *(("", words) for words in rest),
+            ("command", row.process.command or row.process.name),
             ("runs in", context.where if context else ""),
             ("memory", "" if row.listed else "not listed: its memory is part of the memory of unknown processes"),
         ]
 
     def key_words(self) -> Mapping[str, str]:
-        """Leave out the keys that need a row where there is none."""
-        return {} if self.selected is not None else dict.fromkeys(("select", "end", "decide", "detail"), "")
+        """Leave out the keys that need a row where there is none, and say how many are selected."""
+        if self.selected is None:
+            return dict.fromkeys(("select", "end", "detail"), "")
+        return {"end": f"end {len(self.rows.chosen)} selected"} if self.rows.chosen else {}
 
     def notes(self) -> Sequence[str]:
         """Return the notes that `gpuwatch strays` prints, too."""
@@ -198,24 +205,27 @@ class StraysScreen(ListScreen[StrayList, Stray]):
 
     # -- actions ---------------------------------------------------------------------------------------------------
 
+    def _refusal(self, row: Stray) -> str:
+        """Return why a row cannot be ended; empty where it can."""
+        queue, is_possible = actions_of(self).kill_queue, row.sure is StrayCertainty.POSSIBLE
+        if not row.ends:
+            return "it has ended already, and no signal reaches it: its parent must collect it"
+        if row.key not in {one.key for one in (*self._report.strays, *self._report.possible * is_possible)}:
+            return "it is no longer a stray"
+        if queue is not None and (queue.find_asked(row.key) or queue.has_stray(row.key)):
+            return "it is being ended already: Enter shows it"
+        return ""
+
     def action_select(self) -> None:
         """Select the stray under the cursor, or unselect it; say why where it cannot be."""
-        chosen, queue = self.rows.selected, actions_of(self).kill_queue
-        if chosen is None:
+        if (row := self.selected) is None:
             return
-        if not chosen.ends:
-            why = "it has ended already, and no signal reaches it: its parent must collect it"
-        elif chosen.sure is StrayCertainty.POSSIBLE:
-            why = "whether it is idle is not known yet: K on the dashboard ends it anyway"
-        elif chosen.key not in {one.key for one in self._report.strays}:
-            why = "it is no longer a stray"
-        elif queue is not None and queue.find_asked(chosen.key):
-            why = "it is being ended already: K on the dashboard shows it"
-        else:
-            self.rows.chosen ^= {chosen.key}
-            self.paint()
+        doubt = "whether it is idle is not known yet: Enter asks about it alone"
+        if refusal := self._refusal(row) or doubt * (row.sure is StrayCertainty.POSSIBLE):
+            self.notify(refusal, markup=False, timeout=5)
             return
-        self.notify(why, markup=False, timeout=5)
+        self.rows.chosen ^= {row.key}
+        self.paint()
 
     def action_detail(self) -> None:
         chosen = self.rows.selected
@@ -225,37 +235,49 @@ class StraysScreen(ListScreen[StrayList, Stray]):
             self.notify("not listed: all that is known of it stands below the list", markup=False)
 
     def action_end(self) -> None:
+        """Ask whether to end those that are selected, or else the one under the cursor."""
+        if (row := self.selected) is None:
+            return
         chosen = [one for one in self.found() if one.key in self.rows.chosen]
-        if not chosen:
-            self.notify("select with Space what is to be ended", markup=False, timeout=4)
-        elif actions_of(self).may_end():
-            held = held_words(chosen)
-            lines = [DEMO_NOTICE] * self._frame.snapshot.demo
-            lines += [f"{one.process.pid}  {one.process.command or one.process.name}" for one in chosen]
-            lines += [f"together {held}, one after the other"] * bool(held)
-            deaf = [one.process.pid for one in chosen if procfs.ignores_signal(one.process.pid, signal.SIGINT)]
-            interrupts = len(deaf) < len(chosen) or self._frame.snapshot.demo  # whose PIDs may be real ones
-            lines += [] if interrupts else [f"SIGINT would do nothing: {IGNORES_INTERRUPT}"]
-            title = f"End {len(chosen)} process{'es' * (len(chosen) != 1)} of yours?"
-            question = ConfirmDialog(title, lines, len(chosen), self.style_set.glyphs, interrupts=interrupts)
-            self.app.push_screen(question, lambda choice: self._confirmed(chosen, choice))
-
-    def action_decide(self) -> None:
-        """Ask what to do with the stray under the cursor, if it was left; otherwise end the selected ones."""
-        chosen, queue = self.rows.selected, actions_of(self).kill_queue
-        if chosen is None or queue is None or chosen.key not in queue.strays or not queue.strays[chosen.key].left:
-            self.action_end()
-        elif actions_of(self).may_end():
-            del queue.strays[chosen.key]
-            actions_of(self).ask_to_end((chosen.gpus[0] if chosen.gpus else "", *chosen.key))
+        actions, queue, queued = actions_of(self), actions_of(self).kill_queue, self._queued.get(row.key)
+        is_asked = queue is not None and (queued is not None or queue.find_asked(row.key) is not None)
+        if chosen:
+            self._ask(chosen)
+        elif queued is not None and not queued.left:
+            self.notify(queued.message, markup=False, timeout=5)
+        elif is_asked or "select" in actions.refused:  # it was left, has its own dialog, or is on another host
+            if queue is not None:
+                queue.strays.pop(row.key, None)
+            actions.ask_to_end((row.gpus[0] if row.gpus else "", *row.key))
             self.paint()
+        elif refusal := self._refusal(row):
+            self.notify(refusal, markup=False, timeout=5)
+        else:
+            self._ask([row])
+
+    def _ask(self, chosen: list[Stray]) -> None:
+        if not actions_of(self).may_end():
+            return
+        held = held_words(chosen)
+        together = f"together {held}, one after the other" if len(chosen) > 1 else f"it holds {held}"
+        lines = [DEMO_NOTICE] * self._frame.snapshot.demo
+        for one in chosen:
+            doubt = ": whether it is a stray is not known yet" if one.sure is StrayCertainty.POSSIBLE else ""
+            lines.append(f"{one.process.pid}  {one.process.command or one.process.name}{doubt}")
+        lines += [together] * bool(held)
+        deaf = [one.process.pid for one in chosen if procfs.ignores_signal(one.process.pid, signal.SIGINT)]
+        interrupts = len(deaf) < len(chosen) or self._frame.snapshot.demo  # whose PIDs may be real ones
+        lines += [] if interrupts else [f"SIGINT would do nothing: {IGNORES_INTERRUPT}"]
+        title = f"End {len(chosen)} process{'es' * (len(chosen) != 1)} of yours?"
+        question = ConfirmDialog(title, lines, len(chosen), self.style_set.glyphs, interrupts=interrupts)
+        self.app.push_screen(question, lambda choice: self._confirmed(chosen, choice))
 
     def _confirmed(self, asked: list[Stray], choice: KillChoice | None) -> None:
-        """End the strays that the question showed, except processes that are no strays any more."""
+        """End those that the question showed, except processes that are no strays any more."""
         if choice is None or choice is KillChoice.CANCEL or not actions_of(self).may_end():
             return
-        past = [str(one.process.pid) for one in asked if one.key not in self.rows.chosen]
-        asked = [one for one in asked if one.key in self.rows.chosen]
+        past = [str(one.process.pid) for one in asked if self._refusal(one)]
+        asked = [one for one in asked if not self._refusal(one)]
         if past:
             words = "is no longer a stray" if len(past) == 1 else "are no longer strays"
             self.notify(f"PID {', '.join(past)} {words}: {LEFT_ALONE}", markup=False, timeout=6)

@@ -247,7 +247,7 @@ async def test_strays_of_another_host_are_ended_one_by_one() -> None:
         await open_busy(app, pilot)
         assert not app.may_end()
         await until(pilot, lambda: "on busy one process is ended after the other" in text(app))
-        assert {"select", "end"} <= app.refused
+        assert "select" in app.refused, "the one under the cursor may be ended"
         assert commands == []
 
 
