@@ -108,6 +108,12 @@ def read_descendants_cpu(pid: int, usage: ProcessUsage, proc: Path = PROC) -> fl
     return total
 
 
+def is_running(name: str, proc: Path = PROC) -> bool:
+    """Return whether a visible process has a name."""
+    with _root(proc):
+        return any(one.info["name"] == name for one in psutil.process_iter(["name"]))
+
+
 class HostMemory(NamedTuple):
     """The machine's memory in bytes."""
 

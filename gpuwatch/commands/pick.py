@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from gpuwatch.base import psinfo
 from gpuwatch.base.errors import UsageError
 from gpuwatch.base.text import clean
 from gpuwatch.base.units import gib, parse_percent, parse_share, parse_size
@@ -15,8 +16,8 @@ from gpuwatch.commands.console import Console
 from gpuwatch.commands.flags import add_flags, parse_indices, parse_number, parse_value
 from gpuwatch.commands.startup import configured, read_snapshot
 from gpuwatch.declared.facts import CVD, gpu_facts
-from gpuwatch.declared.visible_devices import ORDER, PCI_BUS_ID, order_certainty, parse
-from gpuwatch.launch.placement import Offer, Request, choose, find_offers
+from gpuwatch.declared.visible_devices import ORDER, PCI_BUS_ID, SLURM, order_certainty, parse
+from gpuwatch.launch.placement import LEAST, Offer, Request, choose, find_offers, way_out
 from gpuwatch.model.shares import Reservation
 from gpuwatch.model.snapshot import Gpu, Order, Snapshot
 from gpuwatch.sampler.owners import UserNames
@@ -55,8 +56,11 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     """Print GPUs with room and return the exit code: 1 where there are not enough.
 
-    The command reads the reservations of others, and neither locks nor reserves a GPU.
+    Without a size these are empty GPUs, or else those with the most left, and stderr says which. The command reads the
+    reservations of others, and neither locks nor reserves a GPU.
     """
+    bare = args.share is None and args.memory is None and not (args.empty or args.fleet)
+    args.empty = args.empty or bare
     wanted, number = parse_request(args), parse_count(args.count)
     if args.fleet:
         from gpuwatch.commands import fleet  # with its client
@@ -78,7 +82,15 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
         folders = reservation_folders(args.reservations or SHARED)
         found = read_reservations(folders, holding_pids(snapshot), caller=os.getpid(), sweep=True, warn=console.warn)
         reserved = add_user_names(found, snapshot)
-    offers = find_offers(snapshot, wanted, reserved, hidden=unwanted, ignore=args.ignore_reservations)
+        console.warn(*slurm_notes(snapshot, os.environ))
+
+    def find(request: Request) -> list[Offer]:
+        return find_offers(snapshot, request, reserved, hidden=unwanted, ignore=args.ignore_reservations)
+
+    offers = find(wanted)
+    if bare and len(choose(offers, number)) < number:
+        wanted = Request(memory=LEAST, busy=wanted.busy)
+        offers = find(wanted)
     chosen = choose(offers, number)
     enough = len(chosen) == number
     value = ",".join(str(offer.gpu.index) if args.index else offer.gpu.uuid for offer in chosen) if enough else None
@@ -86,7 +98,12 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
         console.print_json(msgspec.json.encode(_json(value, offers, chosen)).decode())
     elif value is not None:
         console.print(value)
-    console.warn(*ignored_lines(offers, unwanted), *([] if enough else reason_lines(offers, number)))
+    console.warn(*ignored_lines(offers, unwanted))
+    if bare and enough:
+        console.warn(*(f"GPU {one.gpu.index}{' is empty' * wanted.empty}: {one.summary}" for one in chosen))
+    elif not enough:
+        less = find(Request(memory=LEAST, busy=wanted.busy))
+        console.warn(*reason_lines(offers, wanted, number, way_out(less, number)))
     facts = tuple(map(gpu_facts, snapshot.gpus))
     if enough and args.index and order_certainty(facts, os.environ.get(ORDER)) is Order.HEURISTIC:
         console.warn(f"these are indices of NVML: for CUDA to count alike, set {ORDER}={PCI_BUS_ID}")
@@ -165,12 +182,28 @@ def ignored_lines(offers: Iterable[Offer], unwanted: Mapping[str, str]) -> list[
     ]
 
 
-def reason_lines(offers: Iterable[Offer], wanted: int) -> list[str]:
-    """Return a line for each GPU: why it was not chosen, or that it fits."""
-    offers = list(offers)
-    fit = sum(not offer.why for offer in offers)
-    lines = [f"{wanted} {'GPU' if wanted == 1 else 'GPUs'} wanted, {fit or 'none'} with room"]
+def shortage(offers: Iterable[Offer], request: Request, wanted: int) -> str:
+    """Return how many GPUs are wanted and fit: `no GPU is empty`."""
+    fit, kind = sum(not offer.why for offer in offers), "empty" if request.empty else "with room"
+    if request.empty and not fit:
+        return "no GPU is empty"
+    return f"{wanted} {'GPU' if wanted == 1 else 'GPUs'} wanted, {fit or 'none'} {kind}"
+
+
+def reason_lines(offers: Sequence[Offer], request: Request, wanted: int, *ways: str) -> list[str]:
+    """Return the shortage with ways out of it, and a line for each GPU: why it was not chosen, or that it fits."""
+    lines = ["; ".join(filter(None, (shortage(offers, request, wanted), *ways)))]
     return lines + [f"GPU {offer.gpu.index}: {offer.why or offer.summary}" for offer in offers]
+
+
+def slurm_notes(snapshot: Snapshot, environ: Mapping[str, str]) -> list[str]:
+    """Return a line where Slurm manages the machine and the caller has no GPUs of it: its allocations are not known."""
+    if any(environ.get(name) for name in SLURM):
+        return []
+    jobs = (one.context is not None and bool(one.context.slurm) for one in snapshot.processes)
+    if not (any(name.startswith("SLURM_") for name in environ) or any(jobs) or psinfo.is_running("slurmd")):
+        return []
+    return ["Slurm manages this machine, and gpuwatch does not know which GPUs it has allocated: ask it for one (srun)"]
 
 
 def _json(value: str | None, offers: Sequence[Offer], chosen: Sequence[Offer]) -> dict[str, object]:

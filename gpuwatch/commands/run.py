@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import os
 import shutil
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import NoReturn
 
 from gpuwatch.base.errors import GpuwatchError, UsageError
 from gpuwatch.base.text import clean
-from gpuwatch.base.units import gib
+from gpuwatch.base.units import gib, ranges
 from gpuwatch.commands import pick
 from gpuwatch.commands.console import Console
 from gpuwatch.commands.flags import add_flags, parse_list
-from gpuwatch.commands.startup import configured, read_snapshot
+from gpuwatch.commands.startup import PATIENCE, check_snapshot, configured, open_source, read_snapshot
+from gpuwatch.config.types import Config
 from gpuwatch.declared.facts import Facts, Share, gpu_facts
 from gpuwatch.declared.resolver import agreed_candidates
 from gpuwatch.launch.environment import Allocation, VariableChange, changes, torch_obstacle
-from gpuwatch.launch.placement import Offer, choose, find_offers
-from gpuwatch.model.shares import Reservation, limit_usages, usable
-from gpuwatch.model.snapshot import Basis, Snapshot
+from gpuwatch.launch.placement import LEAST, Offer, Request, choose, find_offers, way_out
+from gpuwatch.model.shares import Reservation, is_pending, limit_usages, usable
+from gpuwatch.model.snapshot import Basis, Snapshot, SourceState
 from gpuwatch.sampler.owners import UserNames
 from gpuwatch.sampler.reservations import SHARED, locked_folder, read_reservations, reservation_folders, reserve
 from gpuwatch.sources.sampler_process import SamplerProcess
 
+_LOOK = 2.0
+"""Seconds between two samples while it waits."""
+_NAMED = 6
+"""Users who are named while it waits, at most."""
 _NOT_FOUND = 127
 _NOT_EXECUTABLE = 126
 """Exit code of shells for a command that cannot be started."""
@@ -47,6 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     pick.add_choice(parser)
     parser.add_argument(
         "--gpu", metavar="0,2", default=argparse.SUPPRESS, help="these GPUs (default: auto, those with the most room)"
+    )
+    parser.add_argument(
+        "--wait", action="store_true", default=argparse.SUPPRESS, help="wait until they fit, and print who holds them"
     )
     said = parser.add_mutually_exclusive_group()
     said.add_argument("--verbose", action="store_true", help="print each environment variable that is set")
@@ -70,32 +80,44 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     if shutil.which(command[0], path=path) is None:  # before GPUs are reserved
         exists = shutil.which(command[0], mode=os.F_OK, path=path)
         raise _not_started(command[0], OSError(errno.EACCES if exists else errno.ENOENT, ""))
-    snapshot = read_snapshot(args, config, sampler)
-    pick.check_gpus_exist("--gpu", named, snapshot)
-    number = len(named) or number
     console, folders = Console(ascii_only=config.ascii), reservation_folders(args.reservations or SHARED)
-    unwanted = pick.find_hidden(snapshot, os.environ)
-    pick.check_not_hidden("--gpu", [gpu for gpu in snapshot.gpus if gpu.index in named], unwanted)
+    number = len(named) or number
     warnings: list[str] = []
 
-    def find(reserved: Sequence[Reservation]) -> list[Offer]:
-        return find_offers(snapshot, wanted, reserved, hidden=unwanted, ignore=args.ignore_reservations)
+    def find(reserved: Sequence[Reservation], request: Request = wanted) -> list[Offer]:
+        offers = find_offers(snapshot, request, reserved, hidden=unwanted, ignore=args.ignore_reservations)
+        return [offer for offer in offers if not named or offer.gpu.index in named]
 
-    with locked_folder(folders, warnings.append) as folder:
-        reserved = read_reservations(
-            folders, pick.holding_pids(snapshot), caller=os.getpid(), sweep=True, warn=warnings.append
-        )
-        offers = find(reserved)
-        fit = {offer.gpu.index: offer for offer in offers if not offer.why}
-        chosen = [fit[index] for index in named if index in fit] if named else choose(offers, number)
-        wants = {offer.gpu.uuid: offer.wanted for offer in chosen}
-        mine = len(chosen) == number and folder is not None and reserve(folder, wants, warnings.append)
-    if args.ignore_reservations or len(chosen) < number:  # now with names, which are not waited for under the lock
-        offers = find(pick.add_user_names(reserved, snapshot))
-    asked = [offer for offer in offers if not named or offer.gpu.index in named]
-    console.warn(*warnings, *pick.ignored_lines(asked, unwanted))
+    said = ""
+    with contextlib.closing(_snapshots(args, config, sampler)) as snapshots:
+        for snapshot in snapshots:
+            pick.check_gpus_exist("--gpu", named, snapshot)
+            unwanted = pick.find_hidden(snapshot, os.environ)
+            pick.check_not_hidden("--gpu", [gpu for gpu in snapshot.gpus if gpu.index in named], unwanted)
+            warnings.clear()
+            with locked_folder(folders, warnings.append) as folder:
+                reserved = read_reservations(
+                    folders, pick.holding_pids(snapshot), caller=os.getpid(), sweep=True, warn=warnings.append
+                )
+                asked = find(reserved)
+                fit = {offer.gpu.index: offer for offer in asked if not offer.why}
+                chosen = [fit[index] for index in named if index in fit] if named else choose(asked, number)
+                wants = {offer.gpu.uuid: offer.wanted for offer in chosen}
+                mine = len(chosen) == number and folder is not None and reserve(folder, wants, warnings.append)
+            if args.ignore_reservations or len(chosen) < number:  # with names, which are not waited for under the lock
+                reserved = pick.add_user_names(reserved, snapshot)
+                asked = find(reserved)
+            if len(chosen) == number or (not said and sum(not offer.hopeless for offer in asked) < number):
+                break
+            words = _waiting_words(asked, pick.shortage(asked, wanted, number))
+            if args.wait and words != said:
+                console.warn(words)
+                said = words
+    console.warn(*warnings, *pick.slurm_notes(snapshot, os.environ), *pick.ignored_lines(asked, unwanted))
     if len(chosen) < number:
-        console.warn(*pick.reason_lines(asked, number))
+        ways = [way_out(find(reserved, Request(memory=LEAST, busy=wanted.busy)), number)]
+        ways += ["`--wait` waits"] * (not args.wait and sum(not offer.hopeless for offer in asked) >= number)
+        console.warn(*pick.reason_lines(asked, wanted, number, *ways))
         return 1
     allocation = Allocation(
         gpus=[offer.gpu.uuid for offer in chosen],
@@ -113,6 +135,37 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
         console.warn(*_change_lines(variables, allocation))
     new = {**os.environ, **{one.name: one.value for one in variables if one.value is not None}}
     return _start(command, new)
+
+
+def _snapshots(
+    args: argparse.Namespace, config: Config, sampler: SamplerProcess | None
+) -> Generator[Snapshot, None, None]:
+    """Yield a snapshot, with `--wait` one after the other; raises UnavailableError."""
+    yield read_snapshot(args, config, sampler)
+    if args.wait:
+        source = open_source(args, config, None, interval=_LOOK)
+        try:
+            while True:
+                snapshot = source.next(PATIENCE)
+                if snapshot is not None and snapshot.state is SourceState.ENDED:
+                    check_snapshot(snapshot)
+                is_read = snapshot is not None and not any(is_pending(one.declared) for one in snapshot.processes)
+                if snapshot is not None and is_read and snapshot.state is SourceState.OK:
+                    yield snapshot
+        finally:
+            source.close()
+
+
+def _waiting_words(asked: Sequence[Offer], shortage: str) -> str:
+    """Return for whom it waits: `no GPU is empty; waiting for ada (GPU 0,2), ben (GPU 1)`."""
+    held: defaultdict[str, list[int]] = defaultdict(list)
+    for offer in asked:
+        for holder in (offer.holders or ["unknown processes"]) if offer.why and not offer.hopeless else ():
+            held[holder].append(offer.gpu.index)
+    most = sorted(held, key=lambda name: (-len(held[name]), name))
+    names = [f"{name} (GPU {ranges(held[name])})" for name in most[:_NAMED]]
+    names += [f"{len(most) - _NAMED} more"] * (len(most) > _NAMED)
+    return f"{shortage}; waiting for {', '.join(names)}"
 
 
 def parse_gpus(text: str) -> tuple[int, ...]:

@@ -9,13 +9,16 @@ from typing import NamedTuple
 import msgspec
 
 from gpuwatch.base.errors import UsageError
-from gpuwatch.base.units import GIB, MIB, gib
+from gpuwatch.base.units import GIB, MIB, gib, ranges
 from gpuwatch.model.shares import Reservation, active_reservations, find_promised, holder_name, usable, user_name
 from gpuwatch.model.snapshot import Gpu, Health, Process, Promise, Reason, Snapshot, known
 
 _MOST_NAMED = 3
 """Holders that a reason names, at most; the others are summed up."""
 
+
+LEAST = GIB
+"""Bytes that must be left on a GPU that is chosen, or named, without a size."""
 
 _MPS_SERVER = "nvidia-cuda-mps"
 """Beginning of its name, of which the kernel keeps 15 characters."""
@@ -57,6 +60,10 @@ class Offer(NamedTuple):
     """Why the GPU cannot be used; empty where it can."""
     ignored: Sequence[Promise] = ()
     """Reservations that were not counted."""
+    holders: Sequence[str] = ()
+    """Users who compute on it or have memory of it promised, by name."""
+    hopeless: bool = False
+    """Whether the request can never fit, however long one waits."""
 
     @property
     def left(self) -> int:
@@ -92,16 +99,20 @@ def find_offers(
             counted, others = [promise for promise in counted if not promise.reserved], []
         wanted = request.bytes_on(gpu) or 0
         free = int(gpu.memory.free) if known(gpu.memory.free) else 0
-        why = (hidden or {}).get(gpu.key, "") or _unfit(gpu) or _exclusive(gpu, others, people) or _busy(gpu, request)
+        barred = (hidden or {}).get(gpu.key, "") or _unfit(gpu)
+        why = barred or _exclusive(gpu, others, people) or _busy(gpu, request)
         if not why and request.empty:
             why = _used(gpu, people, counted)
         if not why and wanted < MIB and request.share is not None:
             raise UsageError(
                 f"--share: {request.share} of GPU {gpu.index} is less than 1MiB; 0.4 or 40% is a usual share"
             )
-        offer = Offer(gpu, wanted, free, sum(promise.bytes for promise in counted), why, ignored)
+        holders = {holder_name(one.pid, people) for one in gpu.holdings if one.kind != "G"}
+        names = sorted(holders | {promise.user for promise in counted})
+        hopeless = bool(barred) or wanted > (usable(gpu) or 0)
+        offer = Offer(gpu, wanted, free, sum(one.bytes for one in counted), why, ignored, names, hopeless)
         if not why and offer.left < wanted:
-            least = f"{int(offer.left / GIB * 10) / 10:.1f}"  # rounded down: free memory never seems to be enough
+            least = _at_least(offer.left)
             short = f"{least} GiB free of {gib(offer.wanted)} wanted"
             if offer.promised:
                 short = f"{least} GiB left of {gib(offer.wanted)} wanted: {offer.summary}"
@@ -118,6 +129,26 @@ def choose(offers: Iterable[Offer], count: int) -> list[Offer]:
     """
     fit = [offer for offer in offers if not offer.why]
     return sorted(fit, key=_rank)[:count]
+
+
+def way_out(offers: Iterable[Offer], count: int) -> str:
+    """Return what can be asked for on `count` of the GPUs: `GPU 5 has 72.7 GiB left: `--memory 72GiB` or …`.
+
+    Empty where fewer of them fit; `offers` are those for `LEAST` bytes.
+    """
+    found = choose(offers, count)
+    if len(found) < count:
+        return ""
+    left = min(offer.left for offer in found)
+    share = min(10 * offer.left // (usable(offer.gpu) or offer.left) for offer in found) / 10
+    which = f"GPU {found[0].gpu.index} has" if count == 1 else f"GPUs {ranges(one.gpu.index for one in found)} have"
+    words = f"`--memory {left // GIB}GiB`" + (f" or `--share {share:g}`" if share else "")
+    return f"{which} {_at_least(left)} GiB left{' or more' * (count > 1)}: {words}"
+
+
+def _at_least(size: int) -> str:
+    """Return bytes in GiB, rounded down: free memory never seems to be enough."""
+    return f"{int(size / GIB * 10) / 10:.1f}"
 
 
 def _rank(offer: Offer) -> tuple[bool, int, float, int]:

@@ -134,6 +134,7 @@ complete -c gpuwatch -n '_shtab_gpuwatch_using run' -l empty -d 'only GPUs that 
 complete -c gpuwatch -n '_shtab_gpuwatch_using run' -l max-util -x -d 'no GPU that is more than P percent busy'
 complete -c gpuwatch -n '_shtab_gpuwatch_using run' -l ignore-reservations -d 'ignore what others reserved, and print whose it is'
 complete -c gpuwatch -n '_shtab_gpuwatch_using run' -l gpu -x -d 'these GPUs (default: auto, those with the most room)'
+complete -c gpuwatch -n '_shtab_gpuwatch_using run' -l wait -d 'wait until they fit, and print who holds them'
 complete -c gpuwatch -n '_shtab_gpuwatch_using run' -l verbose -d 'print each environment variable that is set'
 complete -c gpuwatch -n '_shtab_gpuwatch_using run' -l quiet -d 'do not print which GPUs were chosen'
 complete -c gpuwatch -n '_shtab_gpuwatch_using; and test $_shtab_gpuwatch_npos -eq 0' -a strays -d 'Your own processes that nobody attends to and that still hold memory, and why.'

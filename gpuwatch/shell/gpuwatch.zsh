@@ -289,6 +289,7 @@ _shtab_gpuwatch_run_options=(
   "--max-util[no GPU that is more than P percent busy]:P:"
   "--ignore-reservations[ignore what others reserved, and print whose it is]"
   "--gpu[these GPUs (default\: auto, those with the most room)]:0,2:"
+  "--wait[wait until they fit, and print who holds them]"
   "--verbose[print each environment variable that is set]"
   "--quiet[do not print which GPUs were chosen]"
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,6 +35,41 @@ def test_the_gpu_with_the_most_room_is_printed_and_nothing_else(launch: Launcher
     assert (done.returncode, done.stdout, done.stderr) == (0, uuids(driver, 2) + "\n", "")
     assert not launch.shared.exists(), "who only asks leaves nothing behind"
     assert not launch.own.exists()
+
+
+def test_without_a_size_an_empty_gpu_is_picked_or_else_the_one_with_the_most_left(
+    launch: Launcher, driver: Driver
+) -> None:
+    done = launch("pick")
+    assert (done.returncode, done.stdout) == (0, uuids(driver, 2) + "\n")
+    assert done.stderr == "gpuwatch: GPU 2 is empty: 79.1 GiB free\n"
+    done = launch("pick", "--gpu", "0,3", "--index")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "3\n", "gpuwatch: GPU 3: 74.1 GiB free\n")
+    none = launch("pick", "-n", "5")
+    assert (none.returncode, none.stdout) == (1, "")
+
+
+@pytest.mark.parametrize(
+    ("environ", "is_said"),
+    [({"SLURM_CONF": "/etc/slurm.conf"}, True), ({"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0,1"}, False)],
+)
+def test_allocations_of_slurm_are_not_known_outside_of_one(
+    launch: Launcher, environ: dict[str, str], is_said: bool
+) -> None:
+    done = launch("pick", "--memory", "20GiB", **environ)
+    assert done.returncode == 0
+    assert ("Slurm manages this machine" in done.stderr) is is_said
+
+
+def test_slurm_is_known_by_its_daemon(launch: Launcher, tmp_path: Path) -> None:
+    daemon = tmp_path / "slurmd"
+    shutil.copy("/bin/cat", daemon)
+    with subprocess.Popen([daemon], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b".")
+        assert process.stdout.read(1) == b"."  # it has its name
+        assert "Slurm manages this machine" in launch("pick", "--memory", "20GiB").stderr
 
 
 def test_what_the_caller_cannot_see_is_not_picked(launch: Launcher, driver: Driver) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import signal
 import subprocess
 import sys
@@ -108,6 +109,34 @@ def test_a_place_is_free_again_when_its_program_has_ended(launch: Launcher) -> N
     assert launch("pick", "--share", "0.6").returncode == 0
     assert not launch.own.exists()
     assert list(launch.shared.iterdir()) == []
+
+
+def test_it_waits_for_an_empty_gpu_and_says_for_whom(launch: Launcher, driver: Driver) -> None:
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    driver.gpus[1] = Gpu(1, memory_used=GIB)
+    driver.procs.append(Proc(1, os.getpid(), memory=GIB))
+    driver.write()
+    refused = launch("run", "--empty", "--", "true")
+    assert refused.returncode == 1
+    first = refused.stderr.splitlines()[0]
+    assert first == (
+        "gpuwatch: no GPU is empty; GPU 1 has 78.1 GiB left: `--memory 78GiB` or `--share 0.9`; `--wait` waits"
+    )
+    with launch.started("run", "--empty", "--wait", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES") as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == f"gpuwatch: no GPU is empty; waiting for {user} (GPU 0-1)\n"
+        driver.procs.pop(0)
+        driver.gpus[0] = Gpu(0)
+        driver.write()
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, f"{uuid(driver, 0)}\n")
+    assert err == "gpuwatch: GPU 0: 79.1 GiB free, 79.1 GiB reserved for you, cuda:0\n"
+
+
+def test_what_can_never_fit_is_not_waited_for(launch: Launcher) -> None:
+    done = launch("run", "--memory", "500GiB", "--wait", "--", "true")
+    assert done.returncode == 1
+    assert "`--wait` waits" not in done.stderr
 
 
 def test_more_than_was_agreed_on_is_said_even_if_quiet(launch: Launcher, tmp_path: Path) -> None:

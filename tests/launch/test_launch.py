@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpuwatch.base.units import parse_share
 from gpuwatch.launch.environment import Allocation, VariableChange, changes
-from gpuwatch.launch.placement import Offer, Request, choose, find_offers
+from gpuwatch.launch.placement import LEAST, Offer, Request, choose, find_offers, way_out
 from gpuwatch.model.shares import RESERVATION_GRACE, Reservation
 from gpuwatch.model.snapshot import (
     Basis,
@@ -232,6 +232,31 @@ def test_an_empty_gpu_has_no_program_that_computes_and_nothing_that_is_promised(
     assert offers[0].wanted == offers[0].left > 0, "without a size it is all of the memory"
     half = find_offers(snapshot(cards), Request(share=0.5, empty=True))[0]
     assert (half.why, half.wanted) == ("", USABLE // 2)
+
+
+def test_the_way_out_is_what_all_of_the_wanted_gpus_have_left() -> None:
+    cards = [gpu(0, used_gib=40.05), gpu(1, used_gib=60), gpu(2, used_gib=78.5), gpu(3, health=Health.LOST)]
+    offers = find_offers(snapshot(cards), Request(memory=LEAST))
+    assert way_out(offers, 1) == "GPU 0 has 39.0 GiB left: `--memory 39GiB` or `--share 0.4`"
+    assert way_out(offers, 2) == "GPUs 0,1 have 19.1 GiB left or more: `--memory 19GiB` or `--share 0.2`"
+    assert way_out(offers, 3) == ""
+    few = find_offers(snapshot([gpu(0, used_gib=75)]), Request(memory=LEAST))
+    assert way_out(few, 1) == "GPU 0 has 4.1 GiB left: `--memory 4GiB`"
+    for words in ({"memory": 39 * GIB}, {"share": 0.4}):
+        assert find_offers(snapshot(cards), Request(**words))[0].why == "", "what is named fits"
+
+
+def test_who_is_in_the_way_is_named_and_what_can_never_fit_is_known() -> None:
+    cards = [gpu(0, holdings=[holding(1, 1), holding(2, 1, kind="G")]), gpu(1), gpu(2, mig=True)]
+    promised = (reservation(frozenset(), 4242, {cards[0].uuid: GIB}),)
+    people = [process(1, "ada"), process(2, "ben")]
+    offers = find_offers(snapshot(cards, people), Request(empty=True), promised)
+    assert [(offer.holders, offer.hopeless) for offer in offers] == [
+        (["ada", "uid 4242"], False),
+        ([], False),
+        ([], True),
+    ]
+    assert all(offer.hopeless for offer in find_offers(snapshot(cards), Request(memory=USABLE + 1)))
 
 
 def test_what_is_hidden_is_said_before_anything_else() -> None:
