@@ -64,6 +64,12 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     """Why there are no new figures, and what to do about it; empty for no trouble."""
 
     @property
+    def memory(self) -> tuple[float, float]:
+        """Bytes that are used, and all, of the GPUs that report both."""
+        pairs = [(float(gpu.used), float(gpu.total)) for gpu in self.gpus if known(gpu.used) and known(gpu.total)]
+        return sum(used for used, total in pairs if total > 0), sum(total for _, total in pairs)
+
+    @property
     def weight(self) -> tuple[int, int, str]:
         """Order of hosts, worst first: by severity, a trouble counting as critical, then by alerts and name."""
         severity = Severity.CRITICAL if self.trouble else self.severity
@@ -78,9 +84,8 @@ def _sum(readings: Iterable[Reading]) -> Amount | None:
 
 
 def _used_percent(host: Host) -> Amount | None:
-    pairs = [(gpu.used, gpu.total) for gpu in host.gpus]
-    both = [(float(used), float(total)) for used, total in pairs if known(used) and known(total) and total > 0]
-    return Amount(100 * sum(used for used, _ in both) / sum(total for _, total in both)) if both else None
+    used, total = host.memory
+    return Amount(100 * used / total) if total else None
 
 
 def _busy(host: Host) -> Amount | None:

@@ -114,3 +114,12 @@ def test_a_wider_terminal_never_lacks_a_column_of_a_narrower_one() -> None:
 )
 def test_a_cell(column: str, changes: dict[str, object], words: str) -> None:
     assert PERSON[column].cell(a_person(**changes), SKIN.glyphs.missing, SKIN.glyphs.least) == words
+
+
+def test_bars_have_the_scale_of_the_largest() -> None:
+    people, plain = PeopleList(), make_styles("gpuwatch-dark", colors=1, ascii_only=True)
+    people.update_rows([a_person(uid=uid, memory=size * GIB) for uid, size in ((1, 20), (2, 10), (3, 0))])
+    lines = ["".join(span[0] for span in line) for line in people.lines(plain, 120, 4)[1:]]
+    full, half, none = (line.count(plain.glyphs.fill) for line in lines)
+    assert (round(full / 2), 0) == (half, none)
+    assert full > 30

@@ -12,15 +12,19 @@ from gpuwatch.analysis.rows import StableOrder
 from gpuwatch.base.units import gib
 from gpuwatch.fleet.host import HOST, Host
 from gpuwatch.model.snapshot import known
-from gpuwatch.ui.draw.row_list import FieldList
-from gpuwatch.ui.draw.table import Cell
-from gpuwatch.ui.draw.theme import Background, Role, StyleSet
+from gpuwatch.ui.draw.row_list import CURSOR_CELLS, FieldList
+from gpuwatch.ui.draw.table import Cell, Column, bar_cell
+from gpuwatch.ui.draw.theme import Role, StyleSet
 from gpuwatch.ui.draw.view import mark_of
 from gpuwatch.ui.screens.list_screen import SORT_KEYS, ListScreen
 
 if TYPE_CHECKING:
     from gpuwatch.monitor import Frame
 
+_LEAST_ALERT: Final = 44
+"""Cells of the worst alert, at least, where there is a bar."""
+_LEAST_BAR: Final = 10
+_LONGEST_BAR: Final = 40
 _MOST_NAMED: Final = 8
 """GPUs that are listed one by one below the list."""
 
@@ -39,12 +43,28 @@ class HostList(FieldList[Host]):
         super().__init__()
         self.by = "worst"
         self._order = StableOrder(HOST, self.identity, lambda one: one.weight)
+        self._largest = 1.0
+        """Bytes of the host with the most memory."""
 
     def identity(self, row: Host) -> Hashable:
         return row.name
 
-    def cells(self, place: int, styles: StyleSet, background: Background) -> tuple[Cell, ...]:
-        return (*super().cells(place, styles, background)[:-1], _worst(self.found[place], styles))
+    def columns(self, styles: StyleSet, width: int) -> list[Column]:
+        """Return the columns of the fields, and where the last one has room to spare, a bar before it."""
+        self._largest = max([1.0, *(one.memory[1] for one in self.found)])
+        *found, last = super().columns(styles, width)
+        left = width - CURSOR_CELLS - sum(column.gap + column.cells for column in found) - 2 - _LEAST_ALERT
+        bar = Column("bar", "memory GiB", min(_LONGEST_BAR, left), right=False, gap=2, order="memory")
+        return [*found, *[bar] * (left >= _LEAST_BAR), last]
+
+    def cell(self, column: Column, row: Host, styles: StyleSet) -> Cell:
+        """Return a figure, or a bar; the bars of all hosts have the scale of the one with the most memory."""
+        if column.id == "worst":
+            return _worst(row, styles)
+        if column.id != "bar":
+            return super().cell(column, row, styles)
+        used, total = row.memory
+        return bar_cell(used / self._largest, None, column.cells, styles, total / self._largest)
 
 
 def _worst(one: Host, styles: StyleSet) -> Cell:

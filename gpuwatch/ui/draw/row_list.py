@@ -338,7 +338,7 @@ class FieldList(RowList[T]):
         return found
 
     def cells(self, place: int, styles: StyleSet, background: Background) -> tuple[Cell, ...]:
-        row, glyphs = self.found[place], styles.glyphs
-        return tuple(
-            ((self.fields[column.id].cell(row, glyphs.missing, glyphs.least), column.role),) for column in self._columns
-        )
+        return tuple(self.cell(column, self.found[place], styles) for column in self._columns)
+
+    def cell(self, column: Column, row: T, styles: StyleSet) -> Cell:
+        return ((self.fields[column.id].cell(row, styles.glyphs.missing, styles.glyphs.least), column.role),)

@@ -38,6 +38,23 @@ def field_column(field: Field[Any], cells: int, *, role: Role = "text", gap: int
     return Column(field.key, field.title, cells, right=field.right, role=role, gap=gap)
 
 
+def bar_cell(part: float, uid: int | None, cells: int, styles: StyleSet, track: float = 1.0) -> Cell:
+    """Return a bar of exactly `cells` cells, of which `part` is filled in an owner's colour, and `track` is there."""
+    eighths, until = styles.glyphs.eighths, round(track * cells)
+    filled = min(part, track) * cells
+    whole = int(filled) if eighths else round(filled)
+    if part and filled < 1 and not eighths:
+        whole = 1  # something is not nothing
+    runs: list[tuple[str, Role | Style]] = [(styles.glyphs.fill * whole, styles.owner(uid).fill)]
+    eighth = round((filled - whole) * 8) if eighths else 0
+    if part and not whole:
+        eighth = max(eighth, 1)
+    if eighth > 0 and whole < cells:
+        runs.append((eighths[min(eighth, 7) - 1], styles.owner(uid).edge))
+        whole += 1
+    return (*runs, (" " * (until - whole), styles("faint", "track")), (" " * (cells - max(until, whole)), "text"))
+
+
 HELD: Final = 60.0
 """Seconds for which a column must be of use, or of none, before it is shown or left out."""
 

@@ -18,7 +18,7 @@ from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.draw.lines import Line, LineBuilder, blank
 from gpuwatch.ui.draw.notice import nothing_words
 from gpuwatch.ui.draw.row_list import RowList
-from gpuwatch.ui.draw.table import Cell, Column, UsefulColumns, field_column
+from gpuwatch.ui.draw.table import Cell, Column, UsefulColumns, bar_cell, field_column
 from gpuwatch.ui.draw.theme import Background, Role, StyleSet
 from gpuwatch.ui.screens.list_screen import SORT_KEYS, ListScreen
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 LEAST_BAR: Final = 10
 """Cells of the shortest bar; a shorter one would say nothing."""
-LONGEST_BAR: Final = 40
+LONGEST_BAR: Final = 80
 _BADGE: Final = Column("badge", "", 1, right=False)
 
 
@@ -42,7 +42,7 @@ _FIXED: Final = {
     "longest": field_column(PERSON["longest"], 10),
     "processes": field_column(PERSON["processes"], 7, role="muted"),
 }
-_NEEDED: Final = ("user", "memory", "longest", "sm", "part", "gpus", "waste", "use", "processes", "declared", "bar")
+_NEEDED: Final = ("user", "memory", "longest", "sm", "part", "gpus", "waste", "bar", "use", "processes", "declared")
 """Columns, the most needed first: a narrow terminal shows fewer."""
 _SHOWN: Final = ("user", "bar", "memory", "part", "declared", "gpus", "sm", "use", "waste", "longest", "processes")
 """Columns from left to right."""
@@ -58,7 +58,7 @@ def columns(width: int, found: Sequence[Person], useless: Collection[str] = ()) 
         # A name may fill its column; what stands to the right of it begins with blanks.
         "user": field_column(PERSON["user"], min(most, max(8, longest)), gap=1),
         "gpus": field_column(PERSON["gpus"], min(10, max(5, cards)), role="muted", gap=2),
-        "bar": Column("bar", "part of all GPU memory", LEAST_BAR, right=False, gap=2, order="part"),
+        "bar": Column("bar", "memory", LEAST_BAR, right=False, gap=2, order="memory"),
     }
     kept: list[str] = []
     left = width - 2 - _BADGE.cells
@@ -84,22 +84,6 @@ def name_of(one: Person) -> str:
     return "owner unknown" if one.uid is None else one.name
 
 
-def bar(share: float | None, uid: int | None, cells: int, styles: StyleSet) -> Cell:
-    """Return a bar of exactly `cells` cells for a part of all GPU memory, in percent."""
-    filled = min(100.0, share or 0.0) / 100 * cells
-    whole = int(filled) if styles.glyphs.eighths else round(filled)
-    if share and filled < 1 and not styles.glyphs.eighths:
-        whole = 1  # something is not nothing
-    runs = [(styles.glyphs.fill * whole, styles.owner(uid).fill)]
-    eighth = round((filled - whole) * 8) if styles.glyphs.eighths else 0
-    if share and not whole:
-        eighth = max(eighth, 1)
-    if eighth > 0 and whole < cells:
-        runs.append((styles.glyphs.eighths[min(eighth, 7) - 1], styles.owner(uid).edge))
-        whole += 1
-    return (*runs, (" " * (cells - whole), styles("faint", "track")))
-
-
 class PeopleList(RowList[Person]):
     """List of people; the cursor follows the person, not the line."""
 
@@ -109,6 +93,8 @@ class PeopleList(RowList[Person]):
         super().__init__()
         self.by = "memory"
         self._order = stable_order()
+        self._largest = 1
+        """Bytes of the person with the most memory, to whom the bars are scaled."""
         self.useful = UsefulColumns[Process]({"declared": _is_read})
 
     @property
@@ -125,6 +111,7 @@ class PeopleList(RowList[Person]):
         return self._order.sort(rows, self.by, reverse=self.reverse)
 
     def columns(self, styles: StyleSet, width: int) -> list[Column]:
+        self._largest = max([1, *(one.memory for one in self.found)])
         return columns(width, self.found, self.useful.useless)
 
     def cells(self, place: int, styles: StyleSet, background: Background) -> tuple[Cell, ...]:
@@ -137,7 +124,7 @@ class PeopleList(RowList[Person]):
             elif column.id == "user":
                 cells.append(((name_of(one), role),))
             elif column.id == "bar":
-                cells.append(bar(one.share, one.uid, column.cells, styles))
+                cells.append(bar_cell(one.memory / self._largest, one.uid, column.cells, styles))
             else:
                 cells.append(((PERSON[column.id].cell(one, styles.glyphs.missing, styles.glyphs.least), column.role),))
         return tuple(cells)
