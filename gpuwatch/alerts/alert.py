@@ -85,7 +85,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     title: str
     """A few words for a narrow line: `GPU 1 full: 0.1 GiB of 79.0 free`."""
     short: str = ""
-    """The same without what the row of its GPU shows: `near limit`, `ada over limit`; empty for the rule's name."""
+    """The same without what the row of its GPU shows: `near limit`, `ada over declared`; empty for the rule's name."""
     forecast: str = ""
     """What the last sample foresees, in place of `short`: `full in 4 min`; empty where it foresees nothing."""
     evidence: str = ""

@@ -146,8 +146,8 @@ def _declaration(one: Declaration, names: Mapping[str, str]) -> Point:
 
 
 def _amount(one: Declaration) -> str:
-    """Return the kind and the number of a declaration: `limit 0.4 of the GPU`."""
-    kind = "limit" if one.kind is Kind.CAP else one.kind.value
+    """Return the kind and the number of a declaration: `share 0.4 of the GPU`."""
+    kind = "share" if one.kind is Kind.CAP else one.kind.value
     if one.value is None:
         return kind if one.kind is Kind.GROWTH else f"{kind}, no fixed number"
     return f"{kind} {size(one.value)}" if one.basis is Basis.BYTES else f"{kind} {one.value:g} {_UNITS[one.basis]}"
@@ -174,7 +174,7 @@ def _holdings(process: Process, snapshot: Snapshot, allowances: Allowances | Non
         amount = size(sum(memory for memory in held if known(memory)))
         value = f"an amount that is not known ({reasons[0].value})" if reasons else amount
         verdicts = [_verdict(usage, gpu, people, allowances) for usage in usages if usage.gpu == gpu.uuid]
-        without = "under no limit" if is_conclusive(process.declared) else "not known to be under a limit"
+        without = "no share declared" if is_conclusive(process.declared) else "not known whether it declared a share"
         yield Point("holds", f"{value} on GPU {gpu.index}", "; ".join(verdicts) or without)
 
 

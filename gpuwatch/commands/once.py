@@ -173,12 +173,9 @@ def _over_limits(snapshot: Snapshot, limits: Limits) -> dict[str, list[str]]:
     """Return the states of GPUs, by key, that the dashboard raises alerts about once they have lasted."""
     context = RuleContext(snapshot, HistoryView(), limits)
     found: dict[str, list[str]] = {}
-    for seen in find_memory_near_limit(context):
+    for seen in (*find_memory_near_limit(context), *find_overshoots(context)):
         if seen.level is not None and seen.gpu is not None:
-            found[seen.gpu.key] = [seen.short]
-    for seen in find_overshoots(context):
-        if seen.level is not None and seen.gpu is not None:
-            found.setdefault(seen.gpu.key, []).append(f"{', '.join(seen.owners) or f'PID {seen.pids[0]}'} over limit")
+            found.setdefault(seen.gpu.key, []).append(seen.short)
     return found
 
 
@@ -215,7 +212,7 @@ def _count(number: int, one: str, many: str = "") -> str:
 def _share(row: Row) -> str:
     used, declared = share_words(row)
     # So that the slashes stand in one column, below that of the title.
-    return f"{used}{'/' if declared else ' '}{declared:<7}"
+    return f"{used}{'/' if declared else ' '}{declared:<10}"
 
 
 _GPU_COLUMNS: Final = (

@@ -317,7 +317,7 @@ PROCESS: Final[Mapping[str, Field[Row]]] = table(
         Field("pid", "PID", lambda row: Amount(row.holding.pid), ascending=True),
         Field("user", "user", lambda row: row.owner, ascending=True, right=False),
         Field("memory", "GiB", lambda row: amount(row.holding.memory), Unit.BYTES, words="memory", compare="mem"),
-        Field("used", "used/limit %", lambda row: amount(row.share), Unit.PERCENT, words="part of the GPU"),
+        Field("used", "used/declared %", lambda row: amount(row.share), Unit.PERCENT, words="part of the GPU"),
         Field(
             "sm",
             "SM %",
@@ -365,9 +365,9 @@ PROCESS: Final[Mapping[str, Field[Row]]] = table(
 """Columns of the process list, in their usual order."""
 
 USED: Final[Field[Row]] = Field(
-    "used", "used/limit", _used_of_declared, words="used of the limit", compare="used", own_format=RATIO
+    "used", "used/declared", _used_of_declared, words="used of the declared share", compare="used", own_format=RATIO
 )
-"""Memory held / limit declared: no column of its own, since the column of the same key shows both."""
+"""Memory held / share declared: no column of its own, since the column of the same key shows both."""
 
 
 # ---------------------------------------------------------------------------------------------------------------

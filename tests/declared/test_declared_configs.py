@@ -122,7 +122,7 @@ def test_a_file_that_is_not_read_leaves_it_open_whether_there_is_a_limit(explain
     text = explain.text(*VLLM, held={0: 30})
     assert "serve.yaml was named and not read" in text
     assert "0.92" not in text
-    assert "not known to be under a limit" in text
+    assert "not known whether it declared a share" in text
 
 
 @pytest.mark.parametrize("size", [0, 1 << 20])

@@ -119,7 +119,7 @@ def test_a_limit_larger_than_the_gpu_that_was_guessed_is_not_drawn(explain: Expl
     limit = said(declared, "memory_limit")
     assert limit.limits == {}
     assert "more than the GPU has" in limit.why
-    assert "not known to be under a limit" in explain.text(held={1: 7})
+    assert "not known whether it declared a share" in explain.text(held={1: 7})
 
 
 def test_a_limit_on_a_gpu_that_the_process_does_not_hold_is_not_drawn(explain: Explainer) -> None:
@@ -130,7 +130,7 @@ def test_a_limit_on_a_gpu_that_the_process_does_not_hold_is_not_drawn(explain: E
     assert fraction.limits == {}
     assert "on another GPU" in fraction.why
     text = explain.text(held={0: 1.5})
-    assert "not known to be under a limit" in text
+    assert "not known whether it declared a share" in text
     assert "overshoot" not in text
 
 
@@ -138,8 +138,8 @@ def test_the_other_gpu_is_not_said_to_be_under_no_limit_by_a_guess(explain: Expl
     explain.write(train=HALF)
     text = explain.text(held={0: 1.5, 1: 0.5})
     assert "12.0 GiB on GPU 1" in text
-    assert "1.5 GiB on GPU 0\n            not known to be under a limit" in text
-    assert "under no limit" not in text
+    assert "1.5 GiB on GPU 0\n            not known whether it declared a share" in text
+    assert "no share declared" not in text
 
 
 def test_a_gpu_that_was_guessed_and_is_not_held_is_said_to_be_so(explain: Explainer) -> None:

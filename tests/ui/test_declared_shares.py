@@ -50,14 +50,14 @@ THREE_OF_ADAS = tuple((pid, "ada", 5.0, declares(0, 0.4 * USABLE_GIB * GIB)) for
 """Processes that have declared more together than the GPU has."""
 
 
-async def test_used_and_limit_stand_below_their_title() -> None:
+async def test_used_and_declared_stand_below_their_title() -> None:
     marks = {None: "", Severity.NOTE: " ·", Severity.WARNING: " ▲", Severity.CRITICAL: " ●"}
     async with running() as (app, pilot):
         for size, (severity, mark) in product([(80, 24), (160, 50)], marks.items()):
             alerts = [overshoot(11, severity=severity)] if severity else []
             await resize(app, pilot, size, frame(machine(*EVERY_KIND), *alerts))
             title, *lines = [line for line in app.dashboard.process_panel.text if line.strip()][: 1 + len(EVERY_KIND)]
-            slash = title.index("used/limit") + len("used")
+            slash = title.index("used/decl") + len("used")
             found = [(line[:slash].split()[-1], line[slash : slash + 4].strip()) for line in lines]
             assert found == [("63", "/40"), ("Σ11", "/30"), ("6", ""), ("Σ5", "/100"), ("<1", "/—")]
             assert f"63/40{mark} " in lines[0]
@@ -112,7 +112,7 @@ def facts_of(seen: Snapshot) -> dict[str, str]:
 def test_the_detail_of_a_gpu_has_the_sums_and_what_is_not_known() -> None:
     others = ((14, "dov", 1.0, Declared()), (15, "eve", 2.0, UNREADABLE), (16, "eve", 2.0, None))
     facts = facts_of(machine(*THREE_OF_ADAS, *others))
-    assert facts["declared"] == "94.9 GiB by 3 limits, overbooked: it has 79.1 GiB"
+    assert facts["declared"] == "94.9 GiB in 3 shares, overbooked: it has 79.1 GiB"
     assert facts["held"] == "20.0 GiB by all processes"
     assert facts["not declared"] == "by 1 process"
     assert facts["not read"] == "what 2 processes declared"

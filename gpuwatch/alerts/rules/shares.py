@@ -146,7 +146,7 @@ def find_overshoots(context: RuleContext) -> Iterator[Observation]:
             continue  # most of them
         if keeps is not None:
             who = _holder_names(members)
-            title, short = _overshoot_title(usage, gpu, members, who), f"{who} over limit"
+            title, short = _overshoot_title(usage, gpu, members, who), f"{who} over declared"
             evidence = f"{units.gib(usage.held - usage.limit.bytes)} GiB over {units.gib(usage.limit.bytes)}"
             detail = _overshoot_detail(usage, gpu, members, context.history)
         else:

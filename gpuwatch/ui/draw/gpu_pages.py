@@ -53,7 +53,7 @@ class ProcessBlock(ItemCursor[Row]):
         field_column(PROCESS["user"], 8, gap=1),
         field_column(PROCESS["pid"], 7, role="muted"),
         field_column(PROCESS["memory"], 6, role="strong"),
-        Column("limit", "used/limit %", 10, gap=2),
+        Column("limit", "used/decl. %", 10, gap=2),
         field_column(PROCESS["sm"], 6),
         field_column(PROCESS["idle"], 7, role="muted", gap=1),
         field_column(PROCESS["command"], 0, gap=2),
@@ -274,7 +274,7 @@ def _declared_facts(gpu: Gpu, snapshot: Snapshot) -> list[Fact]:
     sums = shares.declared_memory(gpu, {process.pid: process for process in snapshot.processes})
     facts = []
     if sums.limits:
-        by = f"by {sums.limits} {'limits' if sums.limits > 1 else 'limit'}"
+        by = f"in {sums.limits} {'shares' if sums.limits > 1 else 'share'}"
         over = f", overbooked: it has {size(sums.total)}" if sums.overbooked and sums.total else ""
         facts.append(Fact("declared", f"{size(sums.declared)} {by}{over}"))
     elif gpu.holdings and not sums.unread:

@@ -297,7 +297,7 @@ _WORDED: Final[dict[str, dict[str, Any]]] = {
 def gpu_columns(form: Form, width: int, glyphs: Glyphs, *, worded: bool = False) -> tuple[Column, ...]:
     """Return the columns of a form; the bar fills what the others leave. If `worded`, units replace the titles."""
     titles = ("memory in GiB by owner", "memory in GiB")
-    legend = f"{titles[0]} {glyphs.dot} {glyphs.declared} limit {glyphs.dot} {glyphs.promised} promised"
+    legend = f"{titles[0]} {glyphs.dot} {glyphs.declared} declared {glyphs.dot} {glyphs.promised} promised"
     changes: dict[str, dict[str, Any]] = {"temperature": {"title": "C" if glyphs.ascii else "°C"}}
     hidden = ""
     if form is Form.COMPACT:
@@ -508,7 +508,7 @@ def _held_back(gpu: Gpu) -> list[str]:
 
 
 def _fitted(words: Sequence[str], between: str, room: int) -> str:
-    """Join as many whole words as fit, and count the others: `ada over limit +1`; the first may have to be cut."""
+    """Join as many whole words as fit, and count the others: `ada over declared +1`; the first may have to be cut."""
     for shown in range(len(words), 0, -1):
         hidden = len(words) - shown
         text = between.join(words[:shown]) + f" +{hidden}" * bool(hidden)

@@ -240,7 +240,7 @@ def process_graphs(held: Sequence[Row], graphs: FrameGraphs, events: Sequence[Al
         memory = graphs.curve(row.gpu.key, owner, Metric.MEMORY, size_now)
         limits, limit = [], None
         if row.limit is not None:
-            words, limit = "limit shared with others" if row.limit.scope else "limit", float(row.limit.bytes)
+            words, limit = "declared together with others" if row.limit.scope else "declared", float(row.limit.bytes)
             limits = [GraphLimit(words, limit, dashed)]
         top = axis_top(reach(limit, largest(memory.values, least=0.1 * GIB)), GIB)
         drawn.append(gib_graph(f"Memory{name}", memory, top, reason_words(size_now), limits=limits, marks=marks))

@@ -32,7 +32,7 @@ COLUMNS: Final = {
         Column("swatch", "", 1, right=False, gap=2),
         field_column(PROCESS["user"], 8),
         field_column(PROCESS["memory"], 7, role="strong"),
-        field_column(PROCESS["used"], 13),
+        field_column(PROCESS["used"], 16),
         field_column(PROCESS["sm"], 6),
         field_column(PROCESS["cpu"], 7),
         field_column(PROCESS["rss"], 9, role="muted"),
@@ -56,6 +56,11 @@ _REST: Final = Column("rest", "", 0, right=False)
 """Blank end of the line where the command is not shown."""
 _HELD_ALONE: Final = replace(COLUMNS["used"], title="mem %", cells=8)
 """Column of what is used where no limit is known, and no absence of one."""
+_USED: Final = {
+    Form.MEDIUM: replace(COLUMNS["used"], title="used/decl. %", cells=13),
+    Form.COMPACT: replace(COLUMNS["used"], title="used/decl.", cells=12),
+}
+"""That column where it is narrower than its title."""
 _LEAST_COMMAND: Final = 10
 """Cells that are kept for the command."""
 
@@ -80,7 +85,7 @@ def columns(
     fitted = {
         "swatch": replace(COLUMNS["swatch"], gap=2 - lettered),
         "user": replace(COLUMNS["user"], cells=users, gap=int(lettered)),
-        "used": replace(COLUMNS["used"], title="used/limit", cells=12) if form is Form.COMPACT else COLUMNS["used"],
+        "used": _USED.get(form, COLUMNS["used"]),
         "idle": replace(COLUMNS["idle"], cells=8 + glyphs.ascii),  # `>=10h02m` takes a cell more than `≥10h02m`
     }
     if not chosen:

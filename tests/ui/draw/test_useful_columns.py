@@ -49,9 +49,9 @@ def machine(declared: Declared, context: ProcessContext | None = None) -> Snapsh
 @pytest.mark.parametrize(
     ("declared", "context", "titles"),
     [
-        (PENDING, None, ("used/limit %", "runs in")),
+        (PENDING, None, ("used/declared %", "runs in")),
         (UNREADABLE, None, ("mem %",)),
-        (Declared(), None, ("used/limit %",)),
+        (Declared(), None, ("used/declared %",)),
         (UNREADABLE, IN_TMUX, ("mem %", "runs in")),
     ],
 )
@@ -60,11 +60,11 @@ async def test_the_list_of_processes(
 ) -> None:
     async with running(frame(machine(declared, context)), (160, 50)) as (app, pilot):
         title, row = app.dashboard.process_panel.text[:2]
-        assert {name for name in ("used/limit %", "mem %", "runs in") if name in title} == {*titles}
+        assert {name for name in ("used/declared %", "mem %", "runs in") if name in title} == {*titles}
         assert row[: title.index("%") + 1].split()[-1].partition("/")[0] == "51"
         app.show_columns(("used", "in"))  # chosen by the user: always there
         await pilot.pause()
-        assert "used/limit %" in app.dashboard.process_panel.text[0]
+        assert "used/declared %" in app.dashboard.process_panel.text[0]
         assert "runs in" in app.dashboard.process_panel.text[0]
 
 
@@ -72,7 +72,7 @@ async def test_the_table_does_not_jump_within_a_minute() -> None:
     first = frame(machine(UNREADABLE))
     known = frame(machine(Declared(), IN_TMUX))
     async with running(first, (160, 50)) as (app, pilot):
-        for seconds, words in ((0.0, "mem %"), (HELD - 1, "mem %"), (HELD, "used/limit %")):
+        for seconds, words in ((0.0, "mem %"), (HELD - 1, "mem %"), (HELD, "used/declared %")):
             await resize(app, pilot, (160, 50), replace(known, received=first.received + seconds))
             assert words in app.dashboard.process_panel.text[0]
 
