@@ -248,10 +248,10 @@ class Series:
         known = end - begin - missing
         return mean * known / max(known, others)
 
-    def extent(self, begin: int, now: int) -> Extent | None:
-        """Return first time, lowest, mean and highest of the values from a second on, at the finest resolutions."""
+    def extent(self, begin: int, end: int, now: int) -> Extent | None:
+        """Return first time, lowest, mean and highest of the values of some seconds, at the finest resolutions."""
         found: list[tuple[float, float, int]] = []
-        end = now + 1
+        end = min(end, now + 1)
         for level, (width, _) in enumerate(LEVELS):
             start = max(begin // width, self._ends[level] - len(self._arrays[level]))
             if start < end // width:
@@ -407,7 +407,8 @@ class Timeline:
         """
         with self._lock:
             series = self._series.get(key)
-            found = series.extent(ceil(until - self._shift - span), self._now) if series is not None else None
+            end = ceil(until - self._shift)
+            found = series.extent(ceil(end - span), end, self._now) if series is not None else None
             return found and found._replace(first=found.first + self._shift)
 
     def owners(self, gpu: str, until: float, span: float) -> list[str]:

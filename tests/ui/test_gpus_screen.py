@@ -118,6 +118,18 @@ async def test_older_values_are_read_for_all_gpus_and_gpus_may_leave() -> None:
         for block in (cell.memory for cell in [*screen(app).block.cells.values()][:7]):
             assert block.graph is not None
             assert block.graph.curves[-1].values[2] is not None
+        await press(pilot, "3")
+        graphs = screen(app).graphs
+        newest = graphs.until
+        await press(pilot, "comma", "comma")
+        assert "1 h until " in text(app).splitlines()[0]
+        assert graphs.end == newest - 3600
+        await press(pilot, "full_stop", "full_stop")
+        assert "last 1 h " in text(app).splitlines()[0]
+        await press(pilot, *["comma"] * 60)  # not beyond the last day
+        assert graphs.start == newest - 86400
+        await press(pilot, "escape")
+        assert graphs.start > newest - 86400
         await hand(app, pilot, watched(machine(3), 5))
         assert len(screen(app).block.cells) == 3
         await hand(app, pilot, watched(replace(machine(), gpus=()), 2))

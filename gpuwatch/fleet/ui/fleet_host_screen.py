@@ -299,6 +299,10 @@ class FleetHostScreen(TimeSheet):
 
     # -- what the user does ----------------------------------------------------------------------------------------
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave out earlier windows: the server is asked for the newest values."""
+        return action != "window"
+
     def action_span(self, seconds: float) -> None:
         self.graphs.set_span(float(seconds))
         self._ask()

@@ -13,7 +13,7 @@ Hint = tuple[str, str, str]
 """Keys as shown, word, action."""
 
 _FIRST_TO_GO = (
-    *("pause", "mine", "sort(1)", "follow", "step(1)", "seek(60)", "speed(1)", "message", "gpus"),
+    *("window(-1)", "pause", "mine", "sort(1)", "follow", "step(1)", "seek(60)", "speed(1)", "message", "gpus"),
     *("tree", "strays", "people", "filter", "events", "switch", "detail", "end_process", "acknowledge"),
     *("help", "quit"),
 )

@@ -1,4 +1,4 @@
-"""Time axis of graphs: its steps, its clock times, and the marks of events on it."""
+"""Time axis of graphs: its steps, its clock times, the marks of events on it, and the strip of the last day."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from itertools import groupby
 from math import ceil, floor, isfinite
 from typing import Final, NamedTuple
 
+from gpuwatch.history.timeline import DAY
 from gpuwatch.ui.draw.lines import Line, LineBuilder, Span
 from gpuwatch.ui.draw.theme import Style, StyleSet
 from gpuwatch.ui.draw.view import day_time
@@ -94,6 +95,35 @@ def draw_axis(
         pieces[cursor] = Piece(styles.glyphs.up, styles("note"))
     builder = LineBuilder(styles).gap(AXIS - 1).write(corner, "faint")
     return builder.write_spans(join_pieces(pieces)).build(width)
+
+
+def draw_strip(
+    values: Sequence[float | None], until: float, window: tuple[float, float], styles: StyleSet, *, times: bool
+) -> list[Line]:
+    """Draw parts of 1 over the day that ends at `until`, one in a cell, with the window of the graphs in it.
+
+    A line of clock times is below it where `times` is set. It is a cell wider than a plot of as many values.
+    """
+    ascii_only, levels, cells = styles.glyphs.ascii, styles.glyphs.levels, len(values)
+    highest = len(levels) - 1
+    pieces = [
+        Piece(" " if one is None else levels[min(highest, int(one * len(levels)))], styles("muted")) for one in values
+    ]
+    pieces.append(Piece(" ", styles("text")))
+    first, last = (min(max(0, floor((at - until + DAY) / DAY * cells)), cells - 1) for at in window)
+    inside, edge = styles("strong", "cursor"), styles("note")
+    pieces[first : last + 1] = [piece._replace(style=inside) for piece in pieces[first : last + 1]]
+    if first > 0:
+        pieces[first - 1] = Piece("[" if ascii_only else "▐", edge)
+    pieces[last + 1] = Piece("]" if ascii_only else "▌", edge)
+    builder = (
+        LineBuilder(styles).write("24 h", "muted", AXIS - 1, right=True).write("|" if ascii_only else "▕", "faint")
+    )
+    lines = [builder.write_spans(join_pieces(pieces)).build(AXIS + cells + 1)]
+    if times:
+        axis = LineBuilder(styles).write_spans(draw_axis(until, DAY, styles, AXIS + cells))
+        lines.append(axis.build(AXIS + cells + 1))
+    return lines
 
 
 def join_pieces(pieces: Iterable[Piece]) -> list[Span]:

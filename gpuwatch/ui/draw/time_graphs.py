@@ -6,11 +6,13 @@ from collections.abc import Callable, Collection, Sequence
 from math import ceil
 from typing import Any, Final, NamedTuple
 
+from rich.cells import cell_len
+
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.unattributed import missing
 from gpuwatch.analysis.events import fold_repeats, lasted_words, moment, repeat_words, state_words, without_known
 from gpuwatch.base.units import GIB, gib
-from gpuwatch.history.timeline import Extent, Key, Metric, user_owner
+from gpuwatch.history.timeline import DAY, Extent, Key, Metric, user_owner
 from gpuwatch.model.shares import declared_by, usable
 from gpuwatch.model.snapshot import Gpu, Reading, known, number
 from gpuwatch.monitor import Frame
@@ -26,10 +28,10 @@ from gpuwatch.ui.draw.graph import (
     points,
     time_at,
 )
-from gpuwatch.ui.draw.lines import Line, blank
+from gpuwatch.ui.draw.lines import Line, LineBuilder, blank
 from gpuwatch.ui.draw.sheet import Fact, Section, reason_words
 from gpuwatch.ui.draw.theme import StyleSet
-from gpuwatch.ui.draw.time_axis import SPANS, Mark, axis_end, plot_cells
+from gpuwatch.ui.draw.time_axis import SPANS, Mark, axis_end, draw_strip, plot_cells
 from gpuwatch.ui.draw.view import day_time, mark_of, replay_words
 
 MOST_EVENTS: Final = 12
@@ -92,7 +94,9 @@ class TimeGraphs:
         self.span = span
         """Seconds that the graphs show."""
         self.cursor: float | None = None
-        """Wall-clock time whose values the legends show; None for the newest."""
+        """Wall-clock time whose values are read; None for the newest."""
+        self.end: float | None = None
+        """End of the time axes where they were moved to an earlier time; None where they follow the newest values."""
         self.now = 0.0
         """Wall-clock time of the newest values."""
         self.width = 1
@@ -103,16 +107,21 @@ class TimeGraphs:
     @property
     def until(self) -> float:
         """End of the time axes."""
-        return axis_end(self.now, self.span)
+        return axis_end(self.now, self.span) if self.end is None else self.end
 
     @property
     def start(self) -> float:
         return self.until - self.span
 
+    @property
+    def shown_at(self) -> float | None:
+        """Time whose values are shown: the cursor's, or the last one of an earlier window; None for the newest."""
+        return self.cursor if self.cursor is not None or self.end is None else self.until - 0.5
+
     def fit(self, styles: StyleSet, width: int) -> None:
         """Make graphs of `width` cells from now on; a cursor that the graphs have left behind goes."""
         self.styles, self.width = styles, width
-        if self.cursor is not None and self.cursor < self.start:
+        if self.cursor is not None and not self.start <= self.cursor < self.until:
             self.cursor = None
 
     def graph(self, title: str, unit: str, curves: Sequence[Curve], top: float, empty: str = "", **other: Any) -> Graph:
@@ -124,18 +133,37 @@ class TimeGraphs:
         placed = []
         for place, graph in enumerate(graphs):
             block = self.blocks.setdefault(graph.title, GraphBlock())
-            block.graph, block.height, block.cursor, block.gap = graph, heights(place), self.cursor, gap
+            block.graph, block.height, block.cursor, block.gap = graph, heights(place), self.shown_at, gap
             placed.append(block)
         return placed
 
     def set_span(self, seconds: float) -> None:
-        self.span, self.cursor = seconds, None
+        """Show another span of time, which ends where the one before ended."""
+        end = self.end and axis_end(self.end - 1, seconds)
+        self.span, self.cursor, self.end = seconds, None, None
+        if end is not None and end < self.until:
+            self.end = end
+
+    def move_window(self, by: int) -> None:
+        """Move the time axes by halves of their span: not beyond the last day, and in the end back to now."""
+        newest = axis_end(self.now, self.span)
+        end = max(self.until + by * self.span / 2, newest - DAY + self.span)
+        self.end = end if end < newest else None
+
+    def reset(self) -> bool:
+        """Remove the cursor, or where there is none show the newest values again; return whether that changed any."""
+        changes = self.cursor is not None or self.end is not None
+        if self.cursor is None:
+            self.end = None
+        self.cursor = None
+        return changes
 
     def move_cursor(self, by: int) -> None:
         """Move the cursor by columns; the first time it stands on the newest values."""
         each = self.span / max(1, plot_cells(self.width))
-        at = self.now if self.cursor is None else self.cursor + by * each
-        place = min(max(int((at - self.start) / each), 0), ceil((self.now - self.start) / each) - 1)
+        newest = min(self.now, self.until - 0.5)
+        at = newest if self.cursor is None else self.cursor + by * each
+        place = min(max(int((at - self.start) / each), 0), ceil((newest - self.start) / each) - 1)
         self.cursor = self.start + (place + 0.5) * each
 
     def point(self, block: GraphBlock, x: int, width: int) -> bool:
@@ -161,19 +189,22 @@ class FrameGraphs(TimeGraphs):
         self.reads_older = False
         """Whether what was recorded before is being read."""
         self._series: dict[Key, GraphSeries] = {}
+        self._day: tuple[object, list[float | None]] | None = None
+        """Part of the memory that was in use over the last day, and what it was read for."""
 
     def update(self, frame: Frame) -> bool:
         """Show a newer frame; return whether it has another timeline, as where a replay goes to another time."""
         is_other = frame.history.timeline is not self.frame.history.timeline
         if is_other:
             self.forget()
-            self.cursor = None
+            self.cursor = self.end = None
         self.frame, self.now = frame, frame.snapshot.taken
         return is_other
 
     def forget(self) -> None:
         """Read all values again."""
         self._series = {}
+        self._day = None
 
     # -- values ----------------------------------------------------------------------------------------------------
 
@@ -196,7 +227,7 @@ class FrameGraphs(TimeGraphs):
         """Return the line of a series with its extent; the `other` of two has another colour."""
         values, style = self.read(gpu, owner, metric), self.styles("text" if other else "note")
         extent = self._series[Key(gpu, owner, metric)].extent
-        if extent is not None and known(now):
+        if extent is not None and known(now) and self.end is None:
             extent = extent._replace(low=min(extent.low, now), high=max(extent.high, now))
         return Curve(label, values, style, label[:1].lower() or "*", number(now), extent=extent)
 
@@ -212,13 +243,19 @@ class FrameGraphs(TimeGraphs):
         since = self._since
         return since is None or since - self.start > max(self.span / 30, 2.0)
 
+    @property
+    def lacks_older(self) -> bool:
+        """Whether the graphs or the last day begin later than they could."""
+        return self.lacks_values or (self._day is not None and self._day[1][0] is None)
+
     def title(self, subject: str) -> str:
         """Return the title of a page: the time of a replay, and the subject."""
         return " · ".join(filter(None, (replay_words(self.frame), subject)))
 
     def span_words(self) -> str:
         """Return the span of the graphs, and from when on values are known where that is later."""
-        words = f"last {SPANS[self.span]}"
+        span, until = SPANS[self.span], self.end
+        words = f"last {span}" if until is None else f"{span} until {day_time(until, self.now)}"
         if not self.lacks_values:
             return words
         reading = ", reading older ones" if self.reads_older else ""
@@ -313,6 +350,38 @@ class FrameGraphs(TimeGraphs):
             for place, base in enumerate(below)
         ]
 
+    # -- the last day -----------------------------------------------------------------------------------------------
+
+    def strip_lines(self, gpus: Sequence[Gpu], *, times: bool = False) -> list[Line]:
+        """Draw the part of some GPUs' memory that was in use over the last day; no line where no more is known.
+
+        The window of the graphs is marked in it, and `times` adds a line of clock times.
+        """
+        cells = plot_cells(self.width) - 1
+        if cells < 1:
+            return []
+        until = ceil((self.now + 1) * cells / DAY) * DAY / cells
+        due = (until, cells, int(self.now // 60), [gpu.key for gpu in gpus])
+        if self._day is None or self._day[0] != due:
+            self._day = due, self._used_parts(gpus, until, cells)
+        before = max(0, int((self.start - until + DAY) / DAY * cells))
+        known = self._day[1][:before] if self.end is None else self._day[1]
+        if all(value is None for value in known):
+            return []
+        return draw_strip(self._day[1], until, (self.start, min(self.until, self.now)), self.styles, times=times)
+
+    def _used_parts(self, gpus: Sequence[Gpu], until: float, cells: int) -> list[float | None]:
+        """Return the part of the memory of all GPUs with values that was in use, in equal parts of the last day."""
+        used, whole = [0.0] * cells, [0.0] * cells
+        for gpu in gpus:
+            total = usable(gpu)
+            values = self.frame.history.timeline.read(Key(gpu.key, "", Metric.USED), until, DAY, cells)
+            for place, value in enumerate(values if total else ()):
+                if value is not None and total:
+                    used[place] += value
+                    whole[place] += total
+        return [one / total if total else None for one, total in zip(used, whole, strict=True)]
+
     # -- events ----------------------------------------------------------------------------------------------------
 
     def events(self, is_meant: Callable[[Alert], bool]) -> list[Alert]:
@@ -323,6 +392,21 @@ class FrameGraphs(TimeGraphs):
             if is_meant(alert):
                 meant.setdefault(alert.id or f"{alert.key} {alert.raised}", alert)
         return sorted(meant.values(), key=lambda alert: -alert.raised)
+
+    def event_line(self, events: Sequence[Alert], width: int) -> Line:
+        """Draw the newest events beside each other, and the number of those for which there is no room."""
+        builder, folded = LineBuilder(self.styles), fold_repeats(events, newest=True)
+        for place, (alert, *_) in enumerate(folded):
+            mark, role = mark_of(alert.severity if alert.ended is None else alert.most, self.styles.glyphs)
+            when, title, more = f" {moment(alert.raised, self.now)} ", alert.title, len(folded) - place - 1
+            between = 2 * (place > 0)
+            left = width - builder.cells - between - 1 - len(when) - (len(f"  +{more}") if more else 0)
+            if place and cell_len(title) > left:
+                builder.gap(2).write(f"+{more + 1}", "muted")
+                break
+            builder.gap(between).write(mark, role).write(when, "muted")
+            builder.write(title, "text" if alert.ended is None else "muted", max(0, min(cell_len(title), left)))
+        return builder.build(width)
 
     def event_section(self, events: Sequence[Alert]) -> Section:
         facts = []

@@ -153,6 +153,8 @@ class TimeSheet(Sheet):
         ),
         Binding("left", "read(-1)", "read", id="graph.left", tooltip="Read the values before"),
         Binding("right", "read(1)", "read", id="graph.right", tooltip="Read the values after"),
+        Binding("comma", "window(-1)", "move", id="graph.earlier", key_display=", .", tooltip="Graphs of earlier"),
+        Binding("full_stop", "window(1)", "later", show=False, id="graph.later", tooltip="Graphs of later"),
     ]
 
     graphs: TimeGraphs
@@ -165,10 +167,13 @@ class TimeSheet(Sheet):
         self.graphs.move_cursor(by)
         self.redraw()
 
+    def action_window(self, by: int) -> None:
+        self.graphs.move_window(by)
+        self.redraw()
+
     def action_close(self) -> None:
-        """Remove the cursor; without one go back."""
-        if self.graphs.cursor is not None:
-            self.graphs.cursor = None
+        """Remove the cursor, or show the newest values again; without either go back."""
+        if self.graphs.reset():
             self.redraw()
         else:
             self.dismiss(None)
@@ -236,7 +241,7 @@ class FrameSheet(TimeSheet):
     def _read_older(self) -> bool:
         """Read what was recorded before where the graphs begin later than their span; once for a timeline."""
         older, timeline, now = self.helpers.older, self.frame.history.timeline, self.graphs.now
-        if older is None or self._older is not None or not self.graphs.lacks_values:
+        if older is None or self._older is not None or not self.graphs.lacks_older:
             return False
         self._older = actions_of(self).background("gpuwatch-graphs")(lambda: older(timeline, now))
         self.graphs.reads_older = not self._older.done()
