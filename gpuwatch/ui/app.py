@@ -28,7 +28,6 @@ from gpuwatch.ui.actions import Actions, make_bindings
 from gpuwatch.ui.dashboard import Dashboard
 from gpuwatch.ui.desktop import Osc, clipboard, notification
 from gpuwatch.ui.draw.keys import KEYS, BoundKey, PaletteCommand, commands, dashboard_keys, keymap
-from gpuwatch.ui.draw.layout import room_for_toasts
 from gpuwatch.ui.draw.theme import theme_id
 from gpuwatch.ui.draw.view import View, mark_of, strays_of, subject_of
 from gpuwatch.ui.options import Helpers, Options, Reloading
@@ -72,10 +71,8 @@ def reload(app: GpuwatchApp) -> None:
         app.call_from_thread(app.apply_reload, came)
 
 
-MOST_TOASTS: Final = 3
-"""Largest number of toasts for one frame; one toast counts further alerts."""
 LOW: Final = 20
-"""Lines of a terminal below which one toast stands for all alerts of a frame: three cover half of the screen."""
+"""Lines of a terminal below which a dialog may reach its last line, where a toast stands."""
 _KINDS: Final[dict[Severity, Literal["information", "warning", "error"]]] = {
     Severity.NOTE: "information",
     Severity.WARNING: "warning",
@@ -98,25 +95,15 @@ def announce(app: GpuwatchApp, before: Frame, frame: Frame) -> None:
     if loud:
         _notify_desktop(app, loud, frame)
     if app.screen is app.dashboard and not app.paused:  # where most alerts' own lines are in sight
-        raised = app.dashboard.out_of_sight(raised, frame) if room_for_toasts(*app.size) else []
+        raised = app.dashboard.out_of_sight(raised, frame)
     elif getattr(app.screen, "LISTS_ALERTS", False):
         raised = []  # each has a line there
-    elif app.screen.styles.background.a < 1 and not room_for_toasts(*app.size):
-        raised = []  # they would cover a dialog, and the alerts stand on the dashboard when it closes
-    if app.options.toast:
-        _toast(app, raised)
-
-
-def _toast(app: GpuwatchApp, raised: Sequence[Alert]) -> None:
-    low = app.size.height < LOW
-    shown = raised[: 1 if low else MOST_TOASTS]
-    more = len(raised) - len(shown)
-    for alert in shown:
-        mark, _ = mark_of(alert.severity, app.style_set.glyphs)
-        others = f" +{more}" if low and more else ""
-        app.notify(f"{mark} {alert.title}{others}", severity=_KINDS[alert.severity], markup=False)
-    if more and not low:
-        app.notify(f"+{more}: e lists all alerts", severity="warning", markup=False)
+    elif app.screen.styles.background.a < 1 and app.size.height < LOW:
+        raised = []  # they stand on the dashboard when the dialog closes
+    if app.options.toast and raised:
+        mark, _ = mark_of(raised[0].severity, app.style_set.glyphs)
+        others = f" +{len(raised) - 1}: e lists all" * (len(raised) > 1)
+        app.notify(f"{mark} {raised[0].title}{others}", severity=_KINDS[raised[0].severity], markup=False)
 
 
 def _notify_desktop(app: GpuwatchApp, raised: Sequence[Alert], frame: Frame) -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, ClassVar, Final, cast
 
 from msgspec.structs import replace
@@ -16,6 +17,7 @@ from textual.app import App
 from textual.color import Color
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.filter import Monochrome
+from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.theme import BUILTIN_THEMES, Theme
 
@@ -31,6 +33,10 @@ from gpuwatch.ui.terminal import AsciiOnly, ExitWatchdog, NoColors, TolerantDriv
 SETTLED: Final = 5.0
 """Seconds after which all lasting objects exist. Garbage is collected only from then on, and without these:
 a collection of them would delay keys."""
+
+
+_TOAST: Final = 4
+"""Cells of a toast's line that have no words: its edge, two blanks, and the mark of what follows."""
 
 
 def _enable_collector() -> None:
@@ -95,7 +101,7 @@ class GpuwatchCommands(Provider):
     async def discover(self) -> Hits:
         """Yield all commands while nothing is typed."""
         for one in cast("TerminalApp", self.app).palette_commands():
-            yield DiscoveryHit(one.name, partial(self.app.run_action, one.action), help=one.help)
+            yield DiscoveryHit(one.name, partial(self.app.run_action, one.action), help=one.help or None)
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
@@ -103,7 +109,7 @@ class GpuwatchCommands(Provider):
             score = matcher.match(one.name)
             if score > 0:
                 run = partial(self.app.run_action, one.action)
-                yield Hit(score, matcher.highlight(one.name), run, help=one.help)
+                yield Hit(score, matcher.highlight(one.name), run, help=one.help or None)
 
 
 class TerminalApp(App[int]):
@@ -233,6 +239,22 @@ class TerminalApp(App[int]):
         self.paint()
 
     # -- what screens ask for --------------------------------------------------------------------------------------
+
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = True,
+    ) -> None:
+        """Show words on the line of keys; what has no room there follows, part by part."""
+        seconds = self.NOTIFICATION_TIMEOUT if timeout is None else timeout
+        parts = wrap(f"{title}: {message}" if title else message, max(1, self.size.width - _TOAST))
+        for number in range(len(parts), 0, -1):  # the newest lies on top, and goes first
+            words = parts[number - 1] + self.style_set.glyphs.ellipsis * (number < len(parts))
+            super().notify(words, severity=severity, timeout=number * seconds, markup=markup)
 
     def background(self, name: str) -> Worker:
         """Return the background worker with this name, for slow calls."""

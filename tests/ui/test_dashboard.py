@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 from typing import Any, get_args
 
@@ -13,9 +14,8 @@ from gpuwatch.config.types import Theme
 from gpuwatch.model.fields import PROCESS
 from gpuwatch.model.snapshot import Health, Holding, Memory, Presence, Process, Reason, SourceState
 from gpuwatch.ui.draw.keys import KEYS, commands
-from gpuwatch.ui.draw.layout import room_for_toasts
 from tests.support.builders import EPOCH, gpu, holding, process, snapshot
-from tests.support.screen import SIZES, alert, frame, hand, machine, press, resize, running, table, text
+from tests.support.screen import SIZES, alert, frame, hand, machine, press, resize, running, screen, table, text, until
 
 HOSTILE = ["[/x]", "[/", "[b", "[red]hi", "[@click=app.quit]x", "$x", "{0}", "日本語", "é́x", "\ufffd]2;PWN"]
 
@@ -172,16 +172,21 @@ async def test_where_the_driver_lists_no_process_none_is_counted() -> None:
         assert not any(words in text(app) for words in ("0 process", "no process holds", "busy, no process"))
 
 
-async def test_a_toast_comes_where_the_alerts_are_out_of_sight_or_it_covers_nothing() -> None:
-    assert room_for_toasts(120, 36)
-    assert not room_for_toasts(100, 50)
-    assert not room_for_toasts(160, 30)
-    for keys, told in (([], 0), (["question_mark"], 1)):
-        async with running(frame(machine(2)), (80, 24)) as (app, pilot):
+async def test_a_toast_tells_alerts_that_are_out_of_sight_and_covers_no_row() -> None:
+    for size, keys, count, told in (
+        ((80, 24), [], 1, []),
+        ((80, 24), ["question_mark"], 1, ["● GPU 0 near limit"]),
+        ((60, 10), [], 4, ["● GPU 2 near limit +1: e lists all"]),
+    ):
+        async with running(frame(machine(8)), size) as (app, pilot):
             await pilot.press(*keys)
-            await hand(app, pilot, frame(machine(2), alert(1)))
-            assert len(app._notifications) == told
-            assert all("near limit" in one.message for one in app._notifications)
+            await hand(app, pilot, frame(machine(8), *[alert(n, title=f"GPU {n} near limit") for n in range(count)]))
+            assert [one.message for one in app._notifications] == told
+            rows = screen(app)[:-1]
+            app.notify("of long words " * 10, timeout=0.2)
+            await until(pilot, lambda: bool(re.fullmatch(r"▌ of .*…", screen(app)[-1].strip())))
+            await until(pilot, lambda: bool(re.fullmatch(r"▌ .* words", screen(app)[-1].strip())))
+            assert screen(app)[:-1] == rows
 
 
 def test_the_palette_has_every_order_and_theme_and_every_key_but_those_that_move_about() -> None:
@@ -191,6 +196,7 @@ def test_the_palette_has_every_order_and_theme_and_every_key_but_those_that_move
     assert lacking == {*moving, "palette", "suspend"}
     assert {f"sort_by('{column}')" for column in PROCESS} | {f"theme('{name}')" for name in get_args(Theme)} <= offered
     assert len({one.name for one in commands()}) == len(commands())
+    assert {one.action: one.help for one in commands()}["end_process"] == "K F9", "its name says the rest"
 
 
 async def test_ascii_is_ascii_and_our_own_signs_are_spelled_in_it() -> None:

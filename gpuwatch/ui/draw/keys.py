@@ -26,7 +26,7 @@ class BoundKey(NamedTuple):
     key: str = ""
     """Textual's names of the keys, with commas between."""
     tooltip: str = ""
-    """Explanation in the help and in the palette."""
+    """Explanation in the help."""
     show: bool = True
     """Whether the footer shows it."""
     priority: bool = False
@@ -219,12 +219,13 @@ class PaletteCommand(NamedTuple):
 
     name: str
     help: str
+    """The keys, or what the name does not say."""
     action: str
 
 
 def commands(keys: Sequence[BoundKey] = KEYS) -> list[PaletteCommand]:
     """Return every command, in the order in which the palette lists them."""
-    found = [PaletteCommand(one.name, f"{key_names(one.key)}  {one.tooltip}", one.action) for one in keys if one.name]
+    found = [PaletteCommand(one.name, key_names(one.key), one.action) for one in keys if one.name]
     for column, field in PROCESS.items():
         first = "The smallest first" if field.ascending else "The greatest first"
         words = f"{first if field.right else 'From A to Z'}; once more reverses it"
@@ -232,7 +233,5 @@ def commands(keys: Sequence[BoundKey] = KEYS) -> list[PaletteCommand]:
     return [*found, *THEMES]
 
 
-THEMES: Final = tuple(
-    PaletteCommand(f"Theme: {name}", f"Draw in the colours of {name}", f"theme('{name}')") for name in get_args(Theme)
-)
+THEMES: Final = tuple(PaletteCommand(f"Theme: {name}", "", f"theme('{name}')") for name in get_args(Theme))
 """Commands that change the theme."""

@@ -73,11 +73,6 @@ def form_of(width: int) -> Form:
     return Form.COMPACT if width >= COMPACT_WIDTH else Form.HEAT_MAP
 
 
-def room_for_toasts(width: int, height: int) -> bool:
-    """Return whether a toast would cover only the end of the commands of the last processes."""
-    return width >= 120 and height > 30
-
-
 class Grid(NamedTuple):
     """Cells of a heat map."""
 
