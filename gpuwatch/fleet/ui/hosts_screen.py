@@ -21,7 +21,7 @@ from gpuwatch.ui.screens.list_screen import SORT_KEYS, ListScreen
 if TYPE_CHECKING:
     from gpuwatch.monitor import Frame
 
-_LEAST_ALERT: Final = 44
+_LEAST_ALERT: Final = 56
 """Cells of the worst alert, at least, where there is a bar."""
 _LEAST_BAR: Final = 10
 _LONGEST_BAR: Final = 40
