@@ -30,8 +30,8 @@ SELDOM = 30_000
 needs is freed without a collection. With Python's 700 there was one for each frame."""
 
 _WITHOUT_DRIVER = frozenset(
-    {"--demo", "--help", "-h", "--version", "--recording", "events", "report", "replay", "recording", "config", "docs"}
-    | {"completion", "notify", "status", "--unit", "--host", "fleet", "--fleet"}
+    {"--demo", "--help", "--help=all", "-h", "--version", "--recording", "events", "report", "replay", "recording"}
+    | {"completion", "config", "docs", "notify", "status", "--unit", "--host", "fleet", "--fleet"}
     | {"--rules", "--dashboard", "--scrape-config"}
 )
 """Words of command lines that need no driver, or need it seldom: `status` mostly finds a live file."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import importlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from gpuwatch.base.errors import EXIT_CODES, GpuwatchError, UsageError
-from gpuwatch.commands.flags import add_only, add_recording_flags
+from gpuwatch.commands.flags import FLAGS, RECORDING, given_flags, warn_renamed
 from gpuwatch.version import __version__
 
 if TYPE_CHECKING:
@@ -17,32 +18,53 @@ if TYPE_CHECKING:
 
     from gpuwatch.sources.sampler_process import SamplerProcess
 
-COMMANDS: Final = {
-    "explain": "show what a process declared, which GPUs it sees, and the evidence",
-    "visible": "show which GPUs a CUDA_VISIBLE_DEVICES value makes visible here",
-    "pick": "print GPUs that have room, for CUDA_VISIBLE_DEVICES",
-    "fleet": "all machines that a Prometheus server knows: hosts, free GPUs, people and alerts",
-    "run": "pick GPUs, set the share for every framework, start a program",
-    "strays": "your own processes that nobody attends to and that still hold memory, and why",
-    "kill": "end your own processes, or a whole run, and report what became of them",
-    "message": "print a polite message to the owner of a process; nothing is sent",
-    "report": "how much each user held and used, from what gpuwatch has recorded",
-    "events": "alerts that were raised and how they ended, from what gpuwatch has recorded",
-    "replay": "show a recording in the dashboard: play it, and move to any time of it",
-    "recording": "copy a recording that is being written",
-    "watch": "monitor without a terminal: one line per event, messages",
-    "export": "serve metrics for Prometheus, or print rules and a Grafana dashboard",
-    "notify": "send a test message to the addresses of your gpuwatch.toml",
-    "status": "one short line for the status bar of tmux",
-    "config": "show, check or create a gpuwatch.toml",
-    "doctor": "check the driver, permissions, terminal and files, and say how to mend what is wrong",
-    "docs": "show the guide, one page per subject",
-    "completion": "print the completions for a shell: bash, zsh, fish or tcsh",
+GROUPS: Final = {
+    "look": {
+        "explain": "what a process declared, which GPUs it sees, and the evidence",
+        "events": "alerts that were raised, and how they ended",
+        "replay": "a recording in the dashboard, from any time of it; or copy it",
+        "fleet": "all machines that a Prometheus server knows",
+        "doctor": "what keeps gpuwatch from seeing all, and how to mend it",
+        "docs": "the guide, one page per subject",
+    },
+    "start": {
+        "pick": "print GPUs that have room, for CUDA_VISIBLE_DEVICES",
+        "run": "pick GPUs, set the share for every framework, start a program",
+    },
+    "clean up": {
+        "strays": "your own processes that nobody attends to and that hold memory",
+        "kill": "end your own processes, or a whole run",
+        "message": "print a polite message to the owner of a process; nothing is sent",
+    },
+    "keep and share": {
+        "report": "how much each user held and used, from what was recorded",
+        "watch": "record events and use, and send messages, without a terminal",
+        "export": "metrics for Prometheus, or rules and a Grafana dashboard",
+        "notify": "send a test message to the addresses of your gpuwatch.toml",
+        "status": "one short line for the status bar of tmux",
+        "config": "show, check or create a gpuwatch.toml",
+        "completion": "completions for bash, zsh, fish or tcsh",
+    },
 }
-"""Help text of each command; the module `gpuwatch.commands.NAME` runs it."""
+"""Help text of each command, in groups; the module `gpuwatch.commands.NAME` runs it."""
+COMMANDS: Final = {name: words for commands in GROUPS.values() for name, words in commands.items()}
 
-_RECORDING: Final = ("record", "record_size", "record_commands", "anonymise")
-"""Flags of a recording."""
+_OVERVIEW: Final = (
+    "A live, truthful monitor for GPUs that several people share.\n\n"
+    + "".join(
+        f"{group}:\n" + "".join(f"  {name:<11} {words}\n" for name, words in commands.items())
+        for group, commands in GROUPS.items()
+    )
+    + """\
+examples:
+  gpuwatch --mine                       the dashboard, with your own processes
+  gpuwatch --once --gpu 0,2             print two GPUs as a table; --json: as JSON
+  gpuwatch run --empty -- python x.py   start a program on a GPU that nobody uses
+  gpuwatch strays                       what of yours to end, and by which command
+  gpuwatch report --since 7d            who used how much in the last week
+"""
+)
+_MORE: Final = "all flags: gpuwatch --help=all; of a command: gpuwatch COMMAND --help"
 _CODES: Final = (
     "Exit codes: 0 done (an empty list too), 1 not found (no such process, no room, nothing recorded yet), "
     + EXIT_CODES
@@ -75,28 +97,24 @@ def _import(command: str) -> Any:
 
 def _without_command(args: argparse.Namespace) -> str:
     """Return the module for a command line without a command; raises UsageError for flags that exclude each other."""
-    if args.json and not args.once:
-        raise UsageError("--json goes with --once; for a stream of JSON lines there is --stream")
-    if args.once and args.stream:
-        raise UsageError("--once and --stream exclude each other")
+    if args.stream and (args.once or args.json):
+        raise UsageError(f"--{'once' if args.once else 'json'} and --stream exclude each other; --stream prints JSON")
+    args.once = args.once or bool(args.json)
     if args.keepalive is not None and not args.stream:
         raise UsageError("--keepalive goes with --stream")
     if args.host:
-        local = ("once", "stream", "demo", "gpu", "wait", "allow_root_kill", *_RECORDING)
-        if given := [f"--{name.replace('_', '-')}" for name in local if getattr(args, name)]:
+        local = ("json", "once", "stream", "demo", "gpu", "wait", "allow-root-kill", *RECORDING)
+        if given := given_flags(args, local):
             raise UsageError(f"--host does not go with {given[0]}")
     if args.wait and (args.once or args.stream):
         raise UsageError("--wait is for the dashboard; --once and --stream report at once that there is no driver")
     if (args.at is not None or args.recording) and not args.once:
-        raise UsageError(
-            "--recording goes with --once, `events` and `report`; `gpuwatch replay FILE` shows a recording"
-        )
+        raise UsageError("--recording goes with --once, `events` and `report`; `gpuwatch replay FILE` shows it")
     if args.at is not None and not args.recording:
         raise UsageError("--at goes with --once --recording FILE")
     if args.recording and (args.demo or args.gpu is not None):
         raise UsageError(f"--recording does not go with {'--demo' if args.demo else '--gpu'}")
-    given = [f"--{name.replace('_', '-')}" for name in _RECORDING if getattr(args, name) is not None]
-    if given and (args.once or args.stream):
+    if (given := given_flags(args, RECORDING)) and (args.once or args.stream):
         raise UsageError(f"{given[0]} is for the dashboard and for `gpuwatch watch`; --once and --stream print instead")
     if (args.user or args.mine or args.filter is not None) and (args.stream or args.json):
         raise UsageError("--user, --mine and --filter choose what is drawn; JSON always has the processes of all users")
@@ -110,11 +128,14 @@ def _without_command(args: argparse.Namespace) -> str:
 class _Parser(argparse.ArgumentParser):
     """Argument parser whose errors are one line each."""
 
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, **settings)
+        self._negative_number_matcher = re.compile(r"-[0-9]")  # -1,0 is a value, and no flag
+
     def error(self, message: str) -> NoReturn:
         """Raise UsageError; for an unknown command suggest the most similar one."""
-        wrong = re.match(r"argument COMMAND: invalid choice: '(.*)' \(choose", message)
-        if wrong:  # the word as repr gives it: with its controls escaped, but not what is beyond ASCII
-            message = _unknown("command", wrong[1].encode("ascii", "backslashreplace").decode(), COMMANDS)
+        if lacks := re.match(r"argument (\S+): expected ", message):
+            message = f"{lacks[1]} needs a value: {lacks[1]} {self._option_string_actions[lacks[1]].metavar}"
         raise UsageError(message)
 
 
@@ -129,68 +150,29 @@ class _CommandParser(_Parser):
         return super().parse_known_args(args, namespace)
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(*, whole: bool = True) -> argparse.ArgumentParser:
+    """Return the parser of the command line; its help has all flags, or unless `whole` those that are used most."""
     top = _Parser(
         prog="gpuwatch",
-        description="A live, truthful monitor for GPUs that several people share.",
-        epilog=_CODES,
-        allow_abbrev=False,
+        usage="gpuwatch [flags] [COMMAND ...]     (without a COMMAND: the dashboard)",
+        description=_OVERVIEW,
+        epilog=textwrap.fill(_CODES, 78) if whole else _MORE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"gpuwatch {__version__}")
-    what = top.add_argument_group("mode (without any of these: the dashboard)")
-    what.add_argument("--once", action="store_true", help="print one snapshot and exit")
-    what.add_argument(
-        "--json", action="store_true", help="with --once: as one JSON object; --json=gpustat: that of gpustat"
+    for title, flags in FLAGS.items():
+        group = top.add_argument_group(title)
+        for name, settings in flags.items():
+            group.add_argument(f"--{name}", **settings)
+    commands = top.add_subparsers(
+        title="commands", prog="gpuwatch", dest="command", metavar="COMMAND", parser_class=_CommandParser
     )
-    what.add_argument(
-        "--stream",
-        action="store_true",
-        help="print one JSON line per snapshot until interrupted; --stream=live: a short one each second",
-    )
-    what.add_argument(
-        "--recording", metavar="FILE", action="append", help="with --once: a snapshot of a recording; may be repeated"
-    )
-    what.add_argument(
-        "--at", metavar="TIME", help="the time of that snapshot: 03:10, '2026-11-21 03:10' (default: the last)"
-    )
-    what.add_argument("--demo", action="store_true", help="show a simulated machine instead of this one")
-    what.add_argument(
-        "--host",
-        metavar="HOST",
-        action="append",
-        help="show other machines by ssh: lab1, ada@lab2:2222, or the name of a [[host]]; may be repeated",
-    )
-    see = top.add_argument_group("what is shown")
-    see.add_argument("--gpu", metavar="0,2", help="only these GPUs; no driver call is made to the others")
-    add_only(see)
-    see.add_argument("--user", metavar="NAME", help="start with the processes of one user")
-    see.add_argument("--mine", action="store_true", default=None, help="start with your own processes")
-    see.add_argument(
-        "--filter", metavar="TEXT", help="start with the processes that match: 'mem>10GiB user:ada', @name"
-    )
-    how = top.add_argument_group("options")
-    how.add_argument("--interval", metavar="S", help="time between two samples: 2, 500ms (0.1 to 3600 s; default 1)")
-    how.add_argument("--memory-warning", metavar="P", help="warn when under P percent of a GPU is free (default 10)")
-    how.add_argument("--memory-critical", metavar="P", help="the same for a critical alert (default 5)")
-    how.add_argument("--bell", action="store_true", default=None, help="ring the terminal's bell on an alert")
-    how.add_argument("--read-only", action="store_true", default=None, help="do not offer to end processes")
-    how.add_argument(
-        "--allow-root-kill",
-        action="store_true",
-        help="allow root to end processes: its own, or under sudo those of the caller",
-    )
-    how.add_argument(
-        "--keepalive", metavar="S", help="with --stream: end when stdin ends, or brings nothing for so long"
-    )
-    how.add_argument("--wait", action="store_true", help="wait for a driver where there is none")
-    how.add_argument("--theme", metavar="NAME", help="dark (the default), light, or a theme of Textual: nord")
-    how.add_argument("--ascii", action="store_true", default=None, help="print only ASCII characters")
-    how.add_argument("--config", metavar="FILE", help="read FILE instead of your gpuwatch.toml")
-    add_recording_flags(top.add_argument_group("recording (of the dashboard and of `gpuwatch watch`)"))
-    group = top.add_subparsers(title="commands", dest="command", metavar="COMMAND", parser_class=_CommandParser)
+    for group in top._action_groups:
+        for action in group._group_actions:
+            if action is commands or not (whole or group.title == "flags"):
+                action.help = argparse.SUPPRESS
     for name, words in COMMANDS.items():
-        description = f"{words[0].upper()}{words[1:]}."
-        added = group.add_parser(name, help=words, description=description, epilog=_CODES, allow_abbrev=False)
+        added = commands.add_parser(name, help=words, description=f"{words[0].upper()}{words[1:]}.", epilog=_CODES)
         added.command = name
     return top
 
@@ -205,16 +187,16 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse a command line; raises UsageError.
 
     The words after `run ... --`, and without `--` those from the first that is no flag, belong to another program: they
-    are returned in `program`. A value such as `-1,0` after `visible` is no flag.
+    are returned in `program`.
     """
-    top, words, program = parser(), list(argv), []
+    words, program = list(argv), []
     ours = words[: words.index("--")] if "--" in words else words
-    if "run" in ours:
-        words, program = ours, words[len(ours) + 1 :]
-    elif "visible" in ours:
-        values = [word for word in ours if re.match(r"-[0-9]", word)]
-        if values:
-            words = [*(word for word in ours if word not in values), "--", *values, *words[len(ours) + 1 :]]
+    top = parser(whole="--help=all" in ours)
+    place = _find_command(top, ours)
+    if ours[place : place + 1] == ["run"]:
+        words, program, ours = ours, words[len(ours) + 1 :], ours[:place]
+    else:
+        words[place:] = _in_new_words(words[place:])
     parts = {word: word.partition("=") for word in ours if word.startswith(tuple(f"{flag}=" for flag in _FORMATS))}
     # With an optional value --json would take the command that follows it for its format.
     args, rest = top.parse_known_args([parts[word][0] if word in parts else word for word in words])
@@ -228,8 +210,42 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return args
 
 
-_FORMATS: Final = {"--json": ("gpustat", ", but with --once"), "--stream": ("live", "")}
+_FORMATS: Final = {"--json": ("gpustat", ", but with --once"), "--stream": ("live", ""), "--help": ("all", "")}
 """Format of each flag that has a second one, and what it goes with."""
+_MEANT: Final = {
+    **dict.fromkeys(("-n", "-d", "-l"), "--interval"),
+    **dict.fromkeys(("-g", "-i", "-o"), "--gpu"),
+    **{"-1": "--once", "-f": "--filter", "-j": "--json", "-m": "--mine", "-u": "--user"},
+}
+"""Flags of watch, top, nvidia-smi, nvitop and gpustat, and what they are here."""
+
+
+def _find_command(top: argparse.ArgumentParser, words: Sequence[str]) -> int:
+    """Return where the command stands among the words; raises UsageError for an unknown command, or flag before it."""
+    place = 0
+    while place < len(words) and words[place].startswith("-"):
+        flag, equals, _ = words[place].partition("=")
+        action = top._option_string_actions.get(flag)
+        if action is None:
+            raise UsageError(_unknown("flag", words[place:], top._option_string_actions))
+        place += 1 if equals or action.nargs == 0 else 2
+    if words[place:] and words[place] not in (*COMMANDS, "visible", "recording"):
+        raise UsageError(_unknown("command", words[place:], COMMANDS))
+    return place
+
+
+def _in_new_words(words: list[str]) -> list[str]:
+    """Return a command with its arguments as it is called since this release."""
+    match words:
+        case ["visible", *rest]:
+            warn_renamed("`gpuwatch visible`", "`gpuwatch explain --visible`")
+            return ["explain", "--visible", *rest]
+        case ["recording", "copy", file, copy]:
+            warn_renamed("`gpuwatch recording copy`", "`gpuwatch replay FILE --copy TO`")
+            return ["replay", file, "--copy", copy]
+        case ["recording", *_]:
+            raise UsageError("recording: write `gpuwatch replay FILE --copy TO`")
+    return words
 
 
 def _format(args: argparse.Namespace, flag: str, wanted: str) -> str:
@@ -254,14 +270,21 @@ def _check_flags(top: argparse.ArgumentParser, args: argparse.Namespace, rest: S
         if given:
             raise UsageError(f"{given[0]} does not go with `gpuwatch {args.command}`")
     if rest:
-        known = [flag for action in own for flag in action.option_strings if flag.startswith("--")]
-        what = "flag" if rest[0].startswith("-") else "argument"
-        raise UsageError(_unknown(what, ascii(rest[0])[1:-1], known, args.command))
+        known = {flag: action for action in own for flag in action.option_strings}
+        raise UsageError(_unknown("flag" if rest[0].startswith("-") else "argument", rest, known, args.command))
 
 
-def _unknown(what: str, word: str, known: Iterable[str], command: str | None = None) -> str:
+def _unknown(what: str, words: Sequence[str], known: Mapping[str, Any], command: str | None = None) -> str:
+    """Return the error for the first of some words, with what was meant: one of the `known`."""
     import difflib
 
+    word, value = (ascii(one)[1:-1] for one in (*words, "")[:2])
+    meant = _MEANT.get(word, "")
+    if meant in known:
+        takes = known[meant].nargs is None and not value.startswith("-")
+        return f"unknown {what} {word}; did you mean {meant}{f' {value}' * (takes and bool(value))}?"
+    if behind := next((one for one in words[1:] if command is None and one in COMMANDS), ""):
+        return f"unknown {what} {word}; the flags of a command stand behind it: gpuwatch {behind} {word}"
     close = difflib.get_close_matches(word.split("=")[0], known, n=1, cutoff=0.7)
     asked = f"gpuwatch {command}" if command else "gpuwatch"
     hint = f"did you mean {close[0]}?" if close else f"`{asked} --help` lists what there is"

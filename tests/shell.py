@@ -49,6 +49,7 @@ def _actions(top: argparse.ArgumentParser) -> Iterator[tuple[str, Any]]:
 def whole_parser() -> argparse.ArgumentParser:
     """Return the parser with the arguments of all commands."""
     top = cli.parser()
+    next(action for action in top._actions if action.dest == "command").help = None  # --help has them in its overview
     for name, one in cli.commands_of(top).items():
         importlib.import_module(f"gpuwatch.commands.{name}").add_arguments(one)
     return top
@@ -70,7 +71,7 @@ def man_page() -> str:
     with mock.patch.dict(os.environ, COLUMNS="100"):  # the parser folds its texts at the width of the terminal
         top = whole_parser()
         for one in (top, *cli.commands_of(top).values()):
-            one.epilog = None
+            one.description, one.epilog = (one.description or "").partition("\n")[0], None
         page = Manpage(
             top,
             format="single-commands-section",

@@ -12,7 +12,7 @@ from gpuwatch.commands.startup import configured, fixed_settings, interval_of, o
 from gpuwatch.sources.sampler_process import SamplerProcess
 from gpuwatch.ui.choices import Remembered, read_choices
 
-_ADVICE = "try `gpuwatch --once`, `gpuwatch --once --json` or `gpuwatch --stream`"
+_ADVICE = "try `gpuwatch --once`, `gpuwatch --json` or `gpuwatch --stream`"
 
 
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:

@@ -1,19 +1,28 @@
-"""`gpuwatch explain PID`: the declarations of a process, the GPUs that it sees, and the source of each fact."""
+"""`gpuwatch explain PID`: the declarations of a process, the GPUs that it sees, and the source of each fact.
+
+`gpuwatch explain --visible 'VALUE'`: the GPUs that a value of CUDA_VISIBLE_DEVICES makes visible on this machine.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
+from operator import itemgetter
 
 import msgspec
 
-from gpuwatch.analysis.explanation import Point, context_points, explain_process
+from gpuwatch.analysis.explanation import Point, context_points, explain_process, order_words
 from gpuwatch.base import procfs
-from gpuwatch.base.errors import GpuwatchError
-from gpuwatch.commands.console import Console, fold
+from gpuwatch.base.errors import GpuwatchError, UsageError
+from gpuwatch.base.text import clean
+from gpuwatch.commands.console import Console, TextColumn, fold, format_table
 from gpuwatch.commands.flags import add_flags, parse_number
 from gpuwatch.commands.startup import configured, read_snapshot, snapshot_error
 from gpuwatch.config.types import Config
+from gpuwatch.declared.env import find_misspelt
+from gpuwatch.declared.facts import CVD, gpu_facts
+from gpuwatch.declared.visible_devices import ORDER, parse
 from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.model.live import SharesReader
 from gpuwatch.model.snapshot import Knowledge, Presence, Process, Snapshot
@@ -25,6 +34,8 @@ PATIENCE = 3.0
 """Seconds to wait for a process that holds no GPU; the child process that reads it gives up after 2."""
 
 _MOST_DIGITS = 10
+_SHOWN = 200
+"""Characters of a value of the environment that are shown."""
 
 _UNSEEN = {
     Presence.GONE: "there is no process {}",
@@ -49,12 +60,21 @@ def read_declarations(process: Process, snapshot: Snapshot, config: Config) -> P
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "gpuwatch explain [flags] (PID | --visible [VALUE])"
     add_flags(parser, "json", "demo")
-    parser.add_argument("pid", metavar="PID", help="a process that holds a GPU")
+    parser.add_argument("pid", metavar="PID", nargs="?", help="a process that holds a GPU")
+    said = "the GPUs that a value of CUDA_VISIBLE_DEVICES makes visible here: 0,2 (default: your environment's)"
+    parser.add_argument("--visible", metavar="VALUE", nargs="?", const=False, help=said)
+    said = "with --visible: CUDA_DEVICE_ORDER (default: your environment's)"
+    parser.add_argument("--order", choices=("PCI_BUS_ID", "FASTEST_FIRST"), help=said)
 
 
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     """Run the command and return its exit code; without GPUs it explains what it can."""
+    if args.visible is not None:
+        return _explain_visible(args, sampler)
+    if args.pid is None or args.order:
+        raise UsageError("--order goes with --visible" if args.order else "explain: write a PID, or --visible '0,2'")
     config = configured(args)
     pid = parse_pid(args.pid)
     snapshot = read_snapshot(args, config, sampler, tmux=config.tmux, required=False)
@@ -116,3 +136,46 @@ def _lines(points: Sequence[Point], width: int | None) -> list[str]:
         if point.aside:
             lines += [f"{'':<{labels}}    {line}" for line in fold(point.aside, width, labels + 4)]
     return lines
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# gpuwatch explain --visible
+
+
+def _explain_visible(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
+    """Print the GPUs that a value makes visible, and return the exit code: 1 where there is none."""
+    asked = args.pid if args.visible is False else args.visible  # other flags may stand before the value
+    if args.pid not in (None, asked):
+        raise UsageError(f"explain: write a PID or --visible, not both; {args.pid[:40]!a} is read as a PID")
+    config = configured(args)
+    snapshot = read_snapshot(args, config, sampler)
+    value, order = os.environ.get(CVD) if asked is None else asked, args.order or os.environ.get(ORDER)
+    seen = parse(value, tuple(map(gpu_facts, snapshot.gpus)), order, driver=snapshot.driver)
+    names = {gpu.key: (gpu.index, gpu.name) for gpu in snapshot.gpus}
+    names |= {one.uuid: (gpu.index, one.name) for gpu in snapshot.gpus for one in gpu.instances}
+    devices = [(place, *names.get(uuid, (None, "")), uuid) for place, uuid in enumerate(seen.gpus)]
+    hidden = [gpu.index for gpu in snapshot.gpus if gpu.index not in {index for _, index, _, _ in devices}]
+    console = Console(ascii_only=config.ascii)
+    if args.json:
+        shown = [dict(zip(("ordinal", "gpu", "name", "uuid"), device, strict=True)) for device in devices]
+        document = {"devices": shown, "order": seen.order, "hidden": hidden, "note": seen.note}
+        console.print_json(msgspec.json.encode(document).decode())
+    else:
+        said = f"{CVD} is not set" if value is None else f"{CVD}={clean(value, _SHOWN)}"
+        how = f", {ORDER}={clean(order, _SHOWN)}" if order else ""
+        console.print(f"{said}{how}{' in your environment' if asked is None else ''}", "")
+        rows = [
+            (f"cuda:{place}", "?" if index is None else f"GPU {index}", name, uuid)
+            for place, index, name, uuid in devices
+        ]
+        console.print(*(format_table(_DEVICE, rows) or ["no GPU is visible"]), "")
+        facts = {"order": order_words(seen), "hidden": ", ".join(f"GPU {one}" for one in hidden), "note": seen.note}
+        console.print(*(f"{name:<6}  {words}" for name, words in facts.items() if words))
+    if asked is None:
+        console.warn(*(hint.words for hint in find_misspelt(os.environ)))
+    return 0 if seen.gpus else 1
+
+
+_DEVICE: tuple[TextColumn[tuple[str, str, str, str]], ...] = tuple(
+    TextColumn("", itemgetter(place), right=False, gap=" → " if place == 1 else "  ") for place in range(4)
+)

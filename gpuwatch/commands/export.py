@@ -19,9 +19,8 @@ FILES: Final = {"rules": "rules.yml", "dashboard": "dashboard.json", "scrape_con
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_flags(parser, "demo", "gpu")
+    add_flags(parser, "demo", "gpu", "interval")
     add_export_flags(parser)
-    parser.add_argument("--interval", metavar="S", default=argparse.SUPPRESS, help="time between two samples")
     parser.add_argument("--rules", action="store_true", help="print recording and alerting rules")
     parser.add_argument("--dashboard", action="store_true", help="print a dashboard for Grafana")
     parser.add_argument("--scrape-config", action="store_true", help="print the lines for prometheus.yml")

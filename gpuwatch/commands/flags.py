@@ -6,7 +6,7 @@ import argparse
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
@@ -15,23 +15,9 @@ from gpuwatch.base.units import format_moment, parse_duration, parse_moment
 
 N = TypeVar("N", bound=float)
 
-_SHARED: Final[dict[str, dict[str, Any]]] = {
-    "config": {"metavar": "FILE", "help": "read FILE instead of your gpuwatch.toml"},
-    "ascii": {"action": "store_true", "help": "print only ASCII characters"},
-    "recording": {"metavar": "FILE", "action": "append", "help": "read a recording instead; may be repeated"},
-    "json": {"action": "store_true", "help": "print JSON"},
-    "demo": {"action": "store_true", "help": "show a simulated machine instead of this one"},
-    "theme": {"metavar": "NAME", "help": "dark (the default), light, or a theme of Textual: nord"},
-    "gpu": {"metavar": "0,2", "help": "these GPUs alone"},
-}
 
-
-def add_flags(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Add --config, --ascii and the named flags to a command; each may stand before the command too."""
-    for name in ("config", "ascii", *names):
-        parser.add_argument(f"--{name}", default=argparse.SUPPRESS, **_SHARED[name])
-        if name == "gpu":
-            add_only(parser, default=argparse.SUPPRESS)
+def warn_renamed(old: str, new: str) -> None:
+    sys.stderr.write(f"gpuwatch: {old} is now {new}; the old name works in this release only\n")
 
 
 class _OldFlag(argparse.Action):
@@ -42,39 +28,62 @@ class _OldFlag(argparse.Action):
         warn_renamed(str(flag), f"--{self.dest}")
 
 
-def add_only(parser: argparse.ArgumentParser | argparse._ArgumentGroup, default: str | None = None) -> None:
-    """Add --only, the old name of --gpu."""
-    parser.add_argument("--only", dest="gpu", action=_OldFlag, default=default, help=argparse.SUPPRESS)
+def _switch(words: str, default: bool | None = False) -> dict[str, Any]:
+    """Return the settings of a flag without a value; its default is None where the configuration has the same key."""
+    return {"action": "store_true", "default": default, "help": words}
 
 
-def warn_renamed(old: str, new: str) -> None:
-    sys.stderr.write(f"gpuwatch: {old} is now {new}; the old name works in this release only\n")
+FLAGS: Final[dict[str, dict[str, dict[str, Any]]]] = {
+    "flags": {
+        "once": _switch("print one snapshot as a table, and exit"),
+        "json": _switch("print one snapshot as JSON; --json=gpustat: as gpustat does"),
+        "stream": _switch("print a line of JSON per snapshot; --stream=live: a short one"),
+        "gpu": {"metavar": "0,2", "help": "only these GPUs"},
+        "only": {"dest": "gpu", "action": _OldFlag, "help": argparse.SUPPRESS},
+        "user": {"metavar": "NAME", "help": "start with the processes of one user"},
+        "mine": _switch("start with your own processes", None),
+        "host": {"metavar": "HOST", "action": "append", "help": "other machines, by ssh: lab1; may be repeated"},
+        "demo": _switch("show a simulated machine instead of this one"),
+        "interval": {"metavar": "S", "help": "time between two samples: 2, 500ms (0.1 to 3600 s; default 1)"},
+    },
+    "what is shown": {
+        "filter": {"metavar": "TEXT", "help": "start with the processes that match: 'mem>10GiB user:ada', @name"},
+        "recording": {"metavar": "FILE", "action": "append", "help": "read a recording instead; may be repeated"},
+        "at": {"metavar": "TIME", "help": "with --once --recording: at 03:10, '2026-11-21 03:10' (default: the last)"},
+        "memory-warning": {"metavar": "P", "help": "warn when under P percent of a GPU is free (default 10)"},
+        "memory-critical": {"metavar": "P", "help": "the same for a critical alert (default 5)"},
+        "theme": {"metavar": "NAME", "help": "dark (the default), light, or a theme of Textual: nord"},
+        "ascii": _switch("print only ASCII characters", None),
+    },
+    "what is done": {
+        "config": {"metavar": "FILE", "help": "read FILE instead of your gpuwatch.toml"},
+        "bell": _switch("ring the terminal's bell on an alert", None),
+        "read-only": _switch("end no process, and do not offer it", None),
+        "allow-root-kill": _switch("allow root to end processes: its own, or under sudo those of the caller"),
+        "wait": _switch("wait for a driver where there is none"),
+        "keepalive": {"metavar": "S", "help": "with --stream: end when stdin ends, or brings nothing for so long"},
+    },
+    "recording (of the dashboard and of `gpuwatch watch`)": {
+        "record": {"metavar": "FILE", "help": "record every snapshot in FILE"},
+        "record-size": {"metavar": "SIZE", "help": "size beyond which the oldest rows go (default 2GiB; 0: never)"},
+        "record-commands": _switch("record whole command lines (default: the names of programs)", None),
+        "anonymise": _switch("record stand-ins for users, hosts, programs, paths and names", None),
+    },
+}
+"""Flags that stand before a command, and without one, by their groups in `--help=all`; `--help` has the first group."""
+RECORDING: Final = ("record", "record-size", "record-commands", "anonymise")
+_SHARED: Final = {name: settings for flags in FLAGS.values() for name, settings in flags.items()}
 
 
-def add_recording_flags(parser: argparse.ArgumentParser | argparse._ArgumentGroup, **defaults: Any) -> None:
-    """Add the flags of a recording; `defaults` replaces their default None, for a command whose flags may stand before.
+def add_flags(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Add --config, --ascii and the named flags to a command; each may stand before the command too."""
+    for name in ("config", "ascii", *names, *["only"] * ("gpu" in names)):
+        words = "print JSON" if name == "json" else _SHARED[name]["help"]
+        parser.add_argument(f"--{name}", **{**_SHARED[name], "default": argparse.SUPPRESS, "help": words})
 
-    `gpuwatch.commands.startup` reads them.
-    """
-    parser.add_argument("--record", metavar="FILE", help="record every snapshot in FILE", **defaults)
-    parser.add_argument(
-        "--record-size",
-        metavar="SIZE",
-        help="size beyond which the oldest snapshots of FILE are deleted (default 2GiB; 0: never)",
-        **defaults,
-    )
-    parser.add_argument(
-        "--record-commands",
-        action="store_true",
-        help="record whole command lines (default: the names of programs)",
-        **(defaults or {"default": None}),
-    )
-    parser.add_argument(
-        "--anonymise",
-        action="store_true",
-        help="record stand-ins for users, hosts, programs, paths and names",
-        **(defaults or {"default": None}),
-    )
+
+def given_flags(args: argparse.Namespace, names: Iterable[str]) -> list[str]:
+    return [f"--{name}" for name in names if getattr(args, name.replace("-", "_")) not in (None, False)]
 
 
 def add_refused_demo(parser: argparse.ArgumentParser) -> None:

@@ -160,7 +160,7 @@ _LARGEST_PID: Final = 2**22
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_flags(parser)
+    add_flags(parser, "allow-root-kill", "read-only")
     parser.epilog = f"Exit codes: 0 all have exited, 1 one was refused or still runs, {EXIT_CODES}"
     parser.add_argument("pids", metavar="PID", nargs="+", help="processes of yours that hold a GPU")
     parser.add_argument("--signal", metavar="NAME", help="INT, TERM or KILL (default: TERM)")
@@ -168,9 +168,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--start", metavar="TICKS", help=only)
     parser.add_argument("--run", action="store_true", help="the whole run that it belongs to: launcher, ranks, workers")
     parser.add_argument("--yes", action="store_true", help="do not ask")
-    as_root = "let root end processes: its own, under sudo those of the caller"
-    parser.add_argument("--allow-root-kill", action="store_true", default=argparse.SUPPRESS, help=as_root)
-    parser.add_argument("--read-only", action="store_true", default=argparse.SUPPRESS, help="end nothing: refuse all")
 
 
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:

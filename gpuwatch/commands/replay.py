@@ -1,36 +1,38 @@
-"""`gpuwatch replay FILE…`: a recording in the dashboard, with keys that move through it."""
+"""`gpuwatch replay FILE…`: a recording in the dashboard, with keys that move through it; `--copy TO` copies it."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from gpuwatch.base.errors import UsageError
 from gpuwatch.base.text import clean
 from gpuwatch.base.threads import start_thread
 from gpuwatch.commands.dashboard import check_terminal
 from gpuwatch.commands.dashboard_setup import dashboard_options, prepare_memory
-from gpuwatch.commands.flags import add_flags, add_refused_demo
+from gpuwatch.commands.flags import add_flags, add_refused_demo, given_flags
 from gpuwatch.commands.recorded import open_recording, parse_at
 from gpuwatch.commands.startup import check_filter_flag, configured, fixed_settings
 from gpuwatch.monitor import Monitor
+from gpuwatch.recorder.opening import StoreError, copy_store
 from gpuwatch.recorder.replay import Replay
 from gpuwatch.ui.choices import read_choices
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_flags(parser, "theme")
+    add_flags(parser, "theme", "filter")
     add_refused_demo(parser)
     parser.add_argument("files", metavar="FILE", nargs="+", help="recordings, played as one")
     parser.add_argument("--at", metavar="TIME", help="begin at this time: 03:10, 03:10:22, '2026-11-21 03:10'")
-    parser.add_argument(
-        "--filter", metavar="TEXT", default=argparse.SUPPRESS, help="start with the processes that match"
-    )
+    parser.add_argument("--copy", metavar="TO", help="copy FILE, also while it is written, instead; TO must not exist")
 
 
 def main(args: argparse.Namespace, _sampler: object = None) -> int:
     """Show the recording until the user leaves it, and return the exit code; raises UsageError."""
     if args.demo:
         raise UsageError("--demo does not go with `gpuwatch replay`: record the demo, and replay that")
+    if args.copy is not None:
+        return _copy(args)
     config = configured(args)
     first_filter = check_filter_flag(args, config)
     recording = open_recording(args.files)
@@ -52,3 +54,16 @@ def main(args: argparse.Namespace, _sampler: object = None) -> int:
         return app.run_to_exit_code()
     finally:
         watch.stop()
+
+
+def _copy(args: argparse.Namespace) -> int:
+    given = given_flags(args, ("at", "filter", "theme"))
+    if given or len(args.files) > 1:
+        raise UsageError(f"--copy copies one recording, whole; {given[0] if given else 'a second FILE'} is not allowed")
+    try:
+        copy_store(Path(args.files[0]), Path(args.copy))
+    except FileNotFoundError:
+        raise UsageError(f"{clean(args.files[0])}: No such file or directory") from None
+    except StoreError as error:
+        raise UsageError(str(error)) from None
+    return 0

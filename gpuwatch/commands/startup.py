@@ -14,7 +14,7 @@ from gpuwatch.base.child import start_error
 from gpuwatch.base.errors import GpuwatchError, UnavailableError, UsageError
 from gpuwatch.base.text import clean
 from gpuwatch.base.units import MAX_INTERVAL_S, MIB, MIN_INTERVAL_S, parse_duration, parse_percent, parse_size
-from gpuwatch.commands.flags import parse_value
+from gpuwatch.commands.flags import RECORDING, given_flags, parse_value
 from gpuwatch.config import Reloaded, keys_in_files, load, reload
 from gpuwatch.config.types import Config, Theme
 from gpuwatch.model.snapshot import Snapshot, SourceState
@@ -211,9 +211,7 @@ def make_recording(args: argparse.Namespace, limits: Limits) -> RecordingWriter 
     The file is opened, or created. Its events are judged by `limits`.
     """
     if args.record is None:
-        flags = ("record_size", "record_commands", "anonymise")
-        given = [f"--{name.replace('_', '-')}" for name in flags if getattr(args, name) is not None]
-        if given:
+        if given := given_flags(args, RECORDING):
             raise UsageError(f"{given[0]} goes with --record FILE")
         return None
     if args.record_commands and args.anonymise:

@@ -27,7 +27,7 @@ from gpuwatch.base.units import long_duration, parse_duration
 from gpuwatch.commands.console import GREEN, BackgroundConsole
 from gpuwatch.commands.events import COLORS
 from gpuwatch.commands.export_flags import EXPORT_FLAGS, add_export_flags, start_export
-from gpuwatch.commands.flags import add_flags, add_recording_flags, parse_indices, parse_value
+from gpuwatch.commands.flags import RECORDING, add_flags, parse_indices, parse_value
 from gpuwatch.commands.startup import (
     Reloader,
     apply_config,
@@ -167,11 +167,9 @@ _LAST_WORDS: Final = 0.2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_flags(parser, "json", "demo", "gpu")
+    add_flags(parser, "json", "demo", "gpu", "interval", *RECORDING)
     parser.add_argument("--quiet", action="store_true", help="print nothing but what goes wrong")
     parser.add_argument("--for", dest="time", metavar="TIME", help="end after a time: 1h, 30min")
-    parser.add_argument("--interval", metavar="S", default=argparse.SUPPRESS, help="time between two samples")
-    add_recording_flags(parser, default=argparse.SUPPRESS)
     parser.add_argument(
         "--service", action="store_true", help="serve everybody on this machine, as root: `--unit` sets it up"
     )

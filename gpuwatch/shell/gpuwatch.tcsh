@@ -15,29 +15,27 @@ complete gpuwatch \
         'c/--config=/f/' \
         'c/--record=/f/' \
         'c/--order=/(PCI_BUS_ID FASTEST_FIRST)/' \
+        'c/--rule=/(XID busy-without-a-process data-stale ended-process-holds-memory gpu-health idle-but-held memory-near-limit memory-of-unknown-processes misspelt-variable opened-GPUs-it-does-not-use outside-visible-devices overbooked past-start-size power-limit row-remap sensor-failed temperature-near-slowdown throttled time-to-full uncorrected-ECC uses-more-than-declared)/' \
+        'c/--file=/f/' \
         'c/--signal=/(INT TERM KILL)/' \
         'c/--by=/(user gpu run)/' \
         'c/--html=/f/' \
-        'c/--file=/f/' \
-        'c/--rule=/(XID busy-without-a-process data-stale ended-process-holds-memory gpu-health idle-but-held memory-near-limit memory-of-unknown-processes misspelt-variable opened-GPUs-it-does-not-use outside-visible-devices overbooked past-start-size power-limit row-remap sensor-failed temperature-near-slowdown throttled time-to-full uncorrected-ECC uses-more-than-declared)/' \
         'c/--web-config=/f/' \
-        'c/--/(allow-root-kill anonymise ascii at bell by check config csv dashboard demo empty export file filter fleet follow for gpu help host html ignore-reservations index init interval json keepalive listen max-util memory memory-critical memory-warning mine names once order per-process prometheus quiet read-only record record-commands record-size recording remove rule rules run scrape-config service share show signal since start stream test textfile theme tmux unit until user verbose version wait web-config yes)/' \
+        'c/--/(allow-root-kill anonymise ascii at bell by check config copy csv dashboard demo empty export file filter fleet follow for gpu help host html ignore-reservations index init interval json keepalive listen max-util memory memory-critical memory-warning mine names once order per-process prometheus quiet read-only record record-commands record-size recording remove rule rules run scrape-config service share show signal since start stream test textfile theme tmux unit until user verbose version visible wait web-config yes)/' \
         'c/-/(- h n)/' \
         'n/--recording/f/' \
         'n/--theme/(dark light ansi-dark ansi-light atom-one-dark atom-one-light catppuccin-frappe catppuccin-latte catppuccin-macchiato catppuccin-mocha dracula flexoki gruvbox monokai nord rose-pine rose-pine-dawn rose-pine-moon solarized-dark solarized-light textual-dark textual-light tokyo-night)/' \
         'n/--config/f/' \
         'n/--record/f/' \
         'n/--order/(PCI_BUS_ID FASTEST_FIRST)/' \
+        'n/--rule/(XID busy-without-a-process data-stale ended-process-holds-memory gpu-health idle-but-held memory-near-limit memory-of-unknown-processes misspelt-variable opened-GPUs-it-does-not-use outside-visible-devices overbooked past-start-size power-limit row-remap sensor-failed temperature-near-slowdown throttled time-to-full uncorrected-ECC uses-more-than-declared)/' \
+        'n/--file/f/' \
         'n/--signal/(INT TERM KILL)/' \
         'n/--by/(user gpu run)/' \
         'n/--html/f/' \
-        'n/--file/f/' \
-        'n/--rule/(XID busy-without-a-process data-stale ended-process-holds-memory gpu-health idle-but-held memory-near-limit memory-of-unknown-processes misspelt-variable opened-GPUs-it-does-not-use outside-visible-devices overbooked past-start-size power-limit row-remap sensor-failed temperature-near-slowdown throttled time-to-full uncorrected-ECC uses-more-than-declared)/' \
         'n/--web-config/f/' \
-        'p/1/(explain visible pick fleet run strays kill message report events replay recording watch export notify status config doctor docs completion)/' \
+        'p/1/(explain events replay fleet doctor docs pick run strays kill message report watch export notify status config completion)/' \
         'n/replay/f/' \
-        'n/recording/(copy)/' \
         'n/docs/(guide shares alerts configuration stream service fleet metrics recording shell python design security)/' \
         'n/completion/(bash zsh fish tcsh)/' \
-        'p/3/f/' \
         'p/*/()/'

@@ -12,26 +12,24 @@
 
 _shtab_gpuwatch_commands() {
   local _commands=(
-    completion:'Print the completions for a shell: bash, zsh, fish or tcsh.'
+    completion:'Completions for bash, zsh, fish or tcsh.'
     config:'Show, check or create a gpuwatch.toml.'
-    docs:'Show the guide, one page per subject.'
-    doctor:'Check the driver, permissions, terminal and files, and say how to mend what is wrong.'
-    events:'Alerts that were raised and how they ended, from what gpuwatch has recorded.'
-    explain:'Show what a process declared, which GPUs it sees, and the evidence.'
-    export:'Serve metrics for Prometheus, or print rules and a Grafana dashboard.'
-    fleet:'All machines that a Prometheus server knows: hosts, free GPUs, people and alerts.'
-    kill:'End your own processes, or a whole run, and report what became of them.'
+    docs:'The guide, one page per subject.'
+    doctor:'What keeps gpuwatch from seeing all, and how to mend it.'
+    events:'Alerts that were raised, and how they ended.'
+    explain:'What a process declared, which GPUs it sees, and the evidence.'
+    export:'Metrics for Prometheus, or rules and a Grafana dashboard.'
+    fleet:'All machines that a Prometheus server knows.'
+    kill:'End your own processes, or a whole run.'
     message:'Print a polite message to the owner of a process; nothing is sent.'
     notify:'Send a test message to the addresses of your gpuwatch.toml.'
     pick:'Print GPUs that have room, for CUDA_VISIBLE_DEVICES.'
-    recording:'Copy a recording that is being written.'
-    replay:'Show a recording in the dashboard: play it, and move to any time of it.'
-    report:'How much each user held and used, from what gpuwatch has recorded.'
+    replay:'A recording in the dashboard, from any time of it; or copy it.'
+    report:'How much each user held and used, from what was recorded.'
     run:'Pick GPUs, set the share for every framework, start a program.'
     status:'One short line for the status bar of tmux.'
-    strays:'Your own processes that nobody attends to and that still hold memory, and why.'
-    visible:'Show which GPUs a CUDA_VISIBLE_DEVICES value makes visible here.'
-    watch:'Monitor without a terminal: one line per event, messages.'
+    strays:'Your own processes that nobody attends to and that hold memory.'
+    watch:'Record events and use, and send messages, without a terminal.'
   )
   _describe 'gpuwatch commands' _commands
 }
@@ -39,30 +37,30 @@ _shtab_gpuwatch_commands() {
 _shtab_gpuwatch_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "(- : *)--version[show program\'s version number and exit]"
-  "--once[print one snapshot and exit]"
-  "--json[with --once\: as one JSON object\; --json\=gpustat\: that of gpustat]"
-  "--stream[print one JSON line per snapshot until interrupted\; --stream\=live\: a short one each second]"
-  "*--recording[with --once\: a snapshot of a recording\; may be repeated]:FILE:_files"
-  "--at[the time of that snapshot\: 03\:10, \'2026-11-21 03\:10\' (default\: the last)]:TIME:"
-  "--demo[show a simulated machine instead of this one]"
-  "*--host[show other machines by ssh\: lab1, ada\@lab2\:2222, or the name of a \[\[host\]\]\; may be repeated]:HOST:"
-  "--gpu[only these GPUs\; no driver call is made to the others]:0,2:"
+  "--once[print one snapshot as a table, and exit]"
+  "--json[print one snapshot as JSON\; --json\=gpustat\: as gpustat does]"
+  "--stream[print a line of JSON per snapshot\; --stream\=live\: a short one]"
+  "--gpu[only these GPUs]:0,2:"
   "--user[start with the processes of one user]:NAME:"
   "--mine[start with your own processes]"
-  "--filter[start with the processes that match\: \'mem\>10GiB user\:ada\', \@name]:TEXT:"
+  "*--host[other machines, by ssh\: lab1\; may be repeated]:HOST:"
+  "--demo[show a simulated machine instead of this one]"
   "--interval[time between two samples\: 2, 500ms (0.1 to 3600 s\; default 1)]:S:"
+  "--filter[start with the processes that match\: \'mem\>10GiB user\:ada\', \@name]:TEXT:"
+  "*--recording[read a recording instead\; may be repeated]:FILE:_files"
+  "--at[with --once --recording\: at 03\:10, \'2026-11-21 03\:10\' (default\: the last)]:TIME:"
   "--memory-warning[warn when under P percent of a GPU is free (default 10)]:P:"
   "--memory-critical[the same for a critical alert (default 5)]:P:"
-  "--bell[ring the terminal\'s bell on an alert]"
-  "--read-only[do not offer to end processes]"
-  "--allow-root-kill[allow root to end processes\: its own, or under sudo those of the caller]"
-  "--keepalive[with --stream\: end when stdin ends, or brings nothing for so long]:S:"
-  "--wait[wait for a driver where there is none]"
   "--theme[dark (the default), light, or a theme of Textual\: nord]:NAME:(dark light ansi-dark ansi-light atom-one-dark atom-one-light catppuccin-frappe catppuccin-latte catppuccin-macchiato catppuccin-mocha dracula flexoki gruvbox monokai nord rose-pine rose-pine-dawn rose-pine-moon solarized-dark solarized-light textual-dark textual-light tokyo-night)"
   "--ascii[print only ASCII characters]"
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
+  "--bell[ring the terminal\'s bell on an alert]"
+  "--read-only[end no process, and do not offer it]"
+  "--allow-root-kill[allow root to end processes\: its own, or under sudo those of the caller]"
+  "--wait[wait for a driver where there is none]"
+  "--keepalive[with --stream\: end when stdin ends, or brings nothing for so long]:S:"
   "--record[record every snapshot in FILE]:FILE:_files"
-  "--record-size[size beyond which the oldest snapshots of FILE are deleted (default 2GiB\; 0\: never)]:SIZE:"
+  "--record-size[size beyond which the oldest rows go (default 2GiB\; 0\: never)]:SIZE:"
   "--record-commands[record whole command lines (default\: the names of programs)]"
   "--anonymise[record stand-ins for users, hosts, programs, paths and names]"
 )
@@ -120,7 +118,7 @@ _shtab_gpuwatch_events_options=(
   "--json[print JSON]"
   "*--recording[read a recording instead\; may be repeated]:FILE:_files"
   "--demo[show a simulated machine instead of this one]"
-  "--gpu[these GPUs alone]:0,2:"
+  "--gpu[only these GPUs]:0,2:"
   "--since[from then on\: 8h, 7d, yesterday, 22\:00, 2026-11-20 (default 24h\; of a recording\: all of it)]:TIME:"
   "--until[up to then, as --since (default\: now)]:TIME:"
   "--user[about one user]:NAME:"
@@ -138,6 +136,8 @@ _shtab_gpuwatch_explain_options=(
   "--ascii[print only ASCII characters]"
   "--json[print JSON]"
   "--demo[show a simulated machine instead of this one]"
+  "--visible[the GPUs that a value of CUDA_VISIBLE_DEVICES makes visible here\: 0,2 (default\: your environment\'s)]:VALUE:"
+  "--order[with --visible\: CUDA_DEVICE_ORDER (default\: your environment\'s)]:order:(PCI_BUS_ID FASTEST_FIRST)"
   ":a process that holds a GPU:"
 )
 
@@ -149,13 +149,13 @@ _shtab_gpuwatch_export_options=(
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
   "--ascii[print only ASCII characters]"
   "--demo[show a simulated machine instead of this one]"
-  "--gpu[these GPUs alone]:0,2:"
+  "--gpu[only these GPUs]:0,2:"
+  "--interval[time between two samples\: 2, 500ms (0.1 to 3600 s\; default 1)]:S:"
   "--listen[address and port (default 127.0.0.1\:9836)]:ADDRESS:"
   "--web-config[Prometheus\'s web configuration file\: TLS and passwords, for other machines]:FILE:_files"
   "--textfile[write into a folder of node_exporter instead of listening]:DIR:"
   "--per-process[metrics of the N largest processes too (default 0)]:N:"
   "--names[own\: without the names of other exporters (default all)]:WHICH:"
-  "--interval[time between two samples]:S:"
   "--rules[print recording and alerting rules]"
   "--dashboard[print a dashboard for Grafana]"
   "--scrape-config[print the lines for prometheus.yml]"
@@ -181,12 +181,12 @@ _shtab_gpuwatch_kill_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
   "--ascii[print only ASCII characters]"
+  "--allow-root-kill[allow root to end processes\: its own, or under sudo those of the caller]"
+  "--read-only[end no process, and do not offer it]"
   "--signal[INT, TERM or KILL (default\: TERM)]:NAME:(INT TERM KILL)"
   "--start[end the PID only if it started then, in clock ticks since boot\: \`start\` of a process in --json]:TICKS:"
   "--run[the whole run that it belongs to\: launcher, ranks, workers]"
   "--yes[do not ask]"
-  "--allow-root-kill[let root end processes\: its own, under sudo those of the caller]"
-  "--read-only[end nothing\: refuse all]"
   "(*):processes of yours that hold a GPU:"
 )
 
@@ -220,7 +220,7 @@ _shtab_gpuwatch_pick_options=(
   "--ascii[print only ASCII characters]"
   "--json[print JSON]"
   "--demo[show a simulated machine instead of this one]"
-  "--gpu[these GPUs alone]:0,2:"
+  "--gpu[only these GPUs]:0,2:"
   "--share[share of each GPU\: 0.4 or 40\%]:F:"
   "--memory[memory of each GPU\: 20GiB]:SIZE:"
   "-n[how many GPUs (default 1)]:N:"
@@ -235,25 +235,14 @@ _shtab_gpuwatch_pick_options=(
 # guard to ensure default positional specs are added only once per session
 _shtab_gpuwatch_pick_defaults_added=0
 
-_shtab_gpuwatch_recording_options=(
-  "(- : *)"{-h,--help}"[show this help message and exit]"
-  "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
-  "--ascii[print only ASCII characters]"
-  ":copy a recording, also one that is being written:(copy)"
-  ":the recording, or your store of events and use:_files"
-  ":the copy\; it must not exist:"
-)
-
-# guard to ensure default positional specs are added only once per session
-_shtab_gpuwatch_recording_defaults_added=0
-
 _shtab_gpuwatch_replay_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
   "--ascii[print only ASCII characters]"
   "--theme[dark (the default), light, or a theme of Textual\: nord]:NAME:(dark light ansi-dark ansi-light atom-one-dark atom-one-light catppuccin-frappe catppuccin-latte catppuccin-macchiato catppuccin-mocha dracula flexoki gruvbox monokai nord rose-pine rose-pine-dawn rose-pine-moon solarized-dark solarized-light textual-dark textual-light tokyo-night)"
+  "--filter[start with the processes that match\: \'mem\>10GiB user\:ada\', \@name]:TEXT:"
   "--at[begin at this time\: 03\:10, 03\:10\:22, \'2026-11-21 03\:10\']:TIME:"
-  "--filter[start with the processes that match]:TEXT:"
+  "--copy[copy FILE, also while it is written, instead\; TO must not exist]:TO:"
   "(*):recordings, played as one:_files"
 )
 
@@ -320,33 +309,20 @@ _shtab_gpuwatch_strays_options=(
 # guard to ensure default positional specs are added only once per session
 _shtab_gpuwatch_strays_defaults_added=0
 
-_shtab_gpuwatch_visible_options=(
-  "(- : *)"{-h,--help}"[show this help message and exit]"
-  "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
-  "--ascii[print only ASCII characters]"
-  "--json[print JSON]"
-  "--demo[show a simulated machine instead of this one]"
-  "--order[CUDA_DEVICE_ORDER (default\: that of your environment)]:order:(PCI_BUS_ID FASTEST_FIRST)"
-  ":such as 0,2 (default\: that of your environment):"
-)
-
-# guard to ensure default positional specs are added only once per session
-_shtab_gpuwatch_visible_defaults_added=0
-
 _shtab_gpuwatch_watch_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
   "--ascii[print only ASCII characters]"
   "--json[print JSON]"
   "--demo[show a simulated machine instead of this one]"
-  "--gpu[these GPUs alone]:0,2:"
-  "--quiet[print nothing but what goes wrong]"
-  "--for[end after a time\: 1h, 30min]:TIME:"
-  "--interval[time between two samples]:S:"
+  "--gpu[only these GPUs]:0,2:"
+  "--interval[time between two samples\: 2, 500ms (0.1 to 3600 s\; default 1)]:S:"
   "--record[record every snapshot in FILE]:FILE:_files"
-  "--record-size[size beyond which the oldest snapshots of FILE are deleted (default 2GiB\; 0\: never)]:SIZE:"
+  "--record-size[size beyond which the oldest rows go (default 2GiB\; 0\: never)]:SIZE:"
   "--record-commands[record whole command lines (default\: the names of programs)]"
   "--anonymise[record stand-ins for users, hosts, programs, paths and names]"
+  "--quiet[print nothing but what goes wrong]"
+  "--for[end after a time\: 1h, 30min]:TIME:"
   "--service[serve everybody on this machine, as root\: \`--unit\` sets it up]"
   "--export[serve metrics for Prometheus too, see \`gpuwatch export\`]"
   "--listen[address and port (default 127.0.0.1\:9836)]:ADDRESS:"
@@ -392,13 +368,11 @@ _shtab_gpuwatch() {
         message) _arguments -C -s $_shtab_gpuwatch_message_options ;;
         notify) _arguments -C -s $_shtab_gpuwatch_notify_options ;;
         pick) _arguments -C -s $_shtab_gpuwatch_pick_options ;;
-        recording) _arguments -C -s $_shtab_gpuwatch_recording_options ;;
         replay) _arguments -C -s $_shtab_gpuwatch_replay_options ;;
         report) _arguments -C -s $_shtab_gpuwatch_report_options ;;
         run) _arguments -C -s $_shtab_gpuwatch_run_options ;;
         status) _arguments -C -s $_shtab_gpuwatch_status_options ;;
         strays) _arguments -C -s $_shtab_gpuwatch_strays_options ;;
-        visible) _arguments -C -s $_shtab_gpuwatch_visible_options ;;
         watch) _arguments -C -s $_shtab_gpuwatch_watch_options ;;
       esac
   esac

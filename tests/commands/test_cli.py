@@ -69,8 +69,8 @@ def test_the_stream_goes_on_until_nobody_reads(driver: Driver) -> None:
     [
         ("--once --user nobody-of-that-name", 0),
         ("pick --memory 500GiB", 1),
-        ("visible -1,0", 1),
-        ("recording copy /nowhere /nowhere2", 2),
+        ("explain --visible -1,0", 1),
+        ("replay /nowhere --copy /nowhere2", 2),
         ("--once --recording /nowhere", 2),
         ("pick --share 0.00001", 2),
         ("\x1b[2J", 2),
@@ -214,7 +214,7 @@ def test_no_command_but_the_dashboard_imports_textual_or_pynvml(driver: Driver, 
     write(own_store(), ended(alert()))
     commands = [
         *("--version", "events --since 365d", "report --since 365d --by user", "report --since 365d --by run"),
-        *("--once", "--once --json", "--demo --once", "explain 1", "--demo explain 15226", "visible 0", "status"),
+        *("--once", "--json", "--demo --once", "explain 1", "--demo explain 15226", "explain --visible 0", "status"),
         *("--demo pick --share 0.1", "run --share 0.1 -- no-such-program", "strays", "config --show"),
     ]
     command = [sys.executable, "-c", LIGHT, json.dumps(commands)]

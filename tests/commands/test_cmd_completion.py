@@ -52,7 +52,7 @@ RULES = {name.replace(" ", "-") for name in RULE_NAMES}
         (("gpuwatch", ""), set(COMMANDS)),
         (("gpuwatch", "--on"), {"--once"}),
         (("gpuwatch", "--theme", "li"), {"light"}),
-        (("gpuwatch", "visible", "--order", "P"), {"PCI_BUS_ID"}),
+        (("gpuwatch", "explain", "--order", "P"), {"PCI_BUS_ID"}),
         (("gpuwatch", "events", "--rule", "un"), {name for name in RULES if name.startswith("un")}),
         (("gpuwatch", "--config", "mi"), {"mine.toml"}),
     ],

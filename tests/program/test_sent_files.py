@@ -28,7 +28,7 @@ WAYS = (
     "report --recording DAY",
     "--once --recording DAY",
     "replay DAY",
-    "recording copy DAY COPY",
+    "replay DAY --copy COPY",
 )
 HALF = """
 import os, signal, sqlite3, sys
