@@ -221,7 +221,7 @@ class Engine:
             if condition.seen == tick.now or tick.quiet:
                 continue
             if tick.now - condition.seen > FORGOTTEN:
-                over.append((key, f"nothing was heard of it for {units.long_duration(FORGOTTEN)}"))
+                over.append((key, f"no figures of it for {units.long_duration(FORGOTTEN)}"))
             elif condition.subject and _is_over(condition, gpu, snapshot):
                 over.append((key, _describe_end(condition, gpu, snapshot)))
         return self._end(over, tick)
@@ -271,7 +271,7 @@ def _describe_end(condition: Condition, gpu: Gpu | None, snapshot: Snapshot) -> 
         return f"{who} ended" if there else f"{who} ended or left the GPU"
     if gpu is not None and _has_left(condition, gpu, snapshot):
         return f"{who} left GPU {gpu.index}"
-    return "it is no longer so"
+    return "it is over"
 
 
 def _pids_of(condition: Condition) -> Mapping[int, int]:

@@ -193,6 +193,11 @@ def pid_and_user(process: Process) -> str:
     return f"pid {process.pid} ({process.user})" if process.user else f"pid {process.pid}"
 
 
+def hold(name: str, *, several: bool = False) -> str:
+    """Return the verb after a holder's name: the demo calls its viewer `you`."""
+    return "hold" if several or name == "you" else "holds"
+
+
 def identity(process: Process) -> str:
     """Return the subject of an alert about a process: `123:4567`, its PID and start time."""
     return f"{process.pid}:{process.start}"

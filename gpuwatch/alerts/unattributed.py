@@ -29,7 +29,7 @@ _LINE: Final = 110
 _NAMED: Final = 3
 """Names in a line, at most."""
 _MPS_SERVER: Final = "nvidia-cuda-mps-server"
-_UNDATED: Final = "when the memory was taken is not known, and so not by whom"
+_UNDATED: Final = "when the memory was taken is not known, so nobody can be named for it"
 
 
 class GapKind(Enum):
@@ -149,18 +149,18 @@ class GapEvidence:
         is_drivers = gap <= of_driver(gpu)
         if gpu.holdings_note or gpu.unreliable:
             note = gpu.holdings_note or "it has entries that cannot be true"
-            reason = f"the driver's list of processes is not all: {note}"
+            reason = f"the driver's list of processes is not complete: {note}"
             yield GapCause(GapKind.LIST, reason, f"{fuser(gpu, self._snapshot.viewer)} shows who has it open")
         if not known(gpu.memory.reserved) and not gpu.memory.unified:
             yield GapCause(
                 GapKind.COUNTED,
-                "this driver counts what it keeps for itself as used, and does not tell how much that is",
-                "a driver from R510 on tells it apart: `nvidia-smi -q -d MEMORY` has a line Reserved then",
+                "this driver counts what it keeps for itself as used, and does not say how much that is",
+                "a driver from R510 on says it: `nvidia-smi -q -d MEMORY` then has a line Reserved",
             )
         if self._confined:
             yield GapCause(
                 GapKind.CONTAINER,
-                "gpuwatch runs in a container, where the driver does not tell of processes outside",
+                "gpuwatch runs in a container, where the driver does not list processes outside",
                 "start gpuwatch on the host, or in a container with `--pid=host`",
                 harmless=is_drivers,
             )
@@ -201,9 +201,7 @@ class GapEvidence:
         unlisted = {one.pid for one in gpu.holdings if not known(one.memory) or one.memory < SMALL}
         ended = tuple(sorted(unlisted & self._ended))
         if ended:
-            reason = (
-                f"PID {ended[0]} has ended and is still being cleaned up: the driver gives its memory back bit by bit"
-            )
+            reason = f"PID {ended[0]} has ended and is still being cleaned up: its memory becomes free step by step"
             yield GapCause(
                 GapKind.ENDING, reason, "wait some seconds; where it stays, see who else has the GPU open", ended
             )
@@ -231,7 +229,7 @@ class GapEvidence:
         if self._hides:
             return "/proc hides other people's processes (hidepid): one may have it open without being listed"
         if gpu.mig is True and self._snapshot.viewer > 0:
-            return "it is cut into instances (MIG), where without root the driver may not tell of all processes"
+            return "it is cut into instances (MIG), where without root the driver may not list all processes"
         many = "process" if unread == 1 else "processes"
         return f"{unread} {many} could not be looked into: any may have it open without being listed" if unread else ""
 

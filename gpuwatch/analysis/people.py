@@ -243,7 +243,9 @@ def story(one: Person, taken: float, watched: float) -> list[str]:
 
 
 def _holds(one: Person, taken: float) -> str:
-    who = "an unknown owner" if one.uid is None else f"{one.name} (you)" if one.viewer else one.name
+    who = "an unknown owner holds" if one.uid is None else f"{one.name} holds"
+    if one.viewer:
+        who = "you hold" if one.name == "you" else f"you ({one.name}) hold"
     cards = f"GPU {ranges(one.gpus)}" if len(one.gpus) == 1 else f"GPUs {ranges(one.gpus)}"
     size = f"{gib(one.memory)} GiB" if one.memory or not one.at_least else "memory"
     least = "at least " * (one.at_least and one.memory > 0)
@@ -253,7 +255,7 @@ def _holds(one: Person, taken: float) -> str:
     else:
         by = f"{one.processes} processes" + (f", the oldest {age} old" if age else "")
     promise = f", declared {'at least ' * one.unread}{gib(one.declared)}" if one.declared is not None else ""
-    return f"{who} holds {least}{size} on {cards}{promise}, by {by}"
+    return f"{who} {least}{size} on {cards}{promise}, by {by}"
 
 
 def _used(one: Person, watched: float) -> str:
@@ -261,15 +263,16 @@ def _used(one: Person, watched: float) -> str:
     use = one.use
     if use.held <= 0:
         return ""
-    held = f"watched for {long_duration(watched)}: held {long_duration(use.held)} of GPU time"
+    whole, used = long_duration(use.held), long_duration(use.busy)
+    held = f"in the last {long_duration(watched)}: held {whole} of GPU time"
     if use.unknown >= use.held:
-        return f"{held}; nothing says whether it was used"
-    busy = f"used {long_duration(use.busy)} of it" if use.busy > 0 else "never used"
+        return f"{held}; whether it was used is not known"
+    busy = "none of it used" if use.busy <= 0 else "all of it used" if used == whole else f"{used} of it used"
     doubt = f" (not known for {long_duration(use.unknown)})" if one.waste_at_least else ""
     if not one.waste:
         return f"{held}, {busy}{doubt}"
     least = "at least " * one.waste_at_least
-    return f"{held}, {busy}{doubt}; {least}{percent(one.waste, 100)} % of {gib(use.memory / 3600)} GiB·h idle"
+    return f"{held}, {busy}{doubt}; {least}{percent(one.waste, 100)} % of {gib(use.memory / 3600)} GiB·h was idle"
 
 
 def _idles(one: Person) -> str:

@@ -107,12 +107,12 @@ def check(given: str | None, administrators: Path, check_urls: CheckUrls) -> tup
             raise
         return [str(error)], 2
     there = [file for file in (administrators, own) if os.path.lexists(file)]
-    words = ("not readable: it does not hold for you", "ok")
+    words = ("not readable: it does not apply to you", "ok")
     lines = [f"{shown_path(file)}: {words[os.access(file, os.R_OK)]}" for file in there]
     if closed := find_closed(administrators):
         lines.append(f"{shown_path(administrators)}: warning: {closed}; {OPEN}")
     lines += [*_warnings(config, origins, check_urls, administrators)]
-    return lines or [f"{shown_path(path())}: not there; the defaults hold"], 0
+    return lines or [f"{shown_path(path())}: not there; the defaults apply"], 0
 
 
 OPEN: Final = f"`chmod a+r` it; secrets of [notify] belong in {SECRETS} beside it, which root alone can read"
@@ -125,7 +125,7 @@ def find_closed(administrators: Path) -> str:
         mode = stat.S_IMODE(administrators.stat().st_mode)
     except OSError:
         return ""
-    return "" if mode & stat.S_IROTH else f"it holds for root alone (mode {mode:04o})"
+    return "" if mode & stat.S_IROTH else f"it applies to root alone (mode {mode:04o})"
 
 
 def _warnings(

@@ -173,7 +173,7 @@ class _Printer:
 
     def _print(self, lost: int, line: str) -> None:
         count = "1 line was" if lost == 1 else f"{lost} lines were"
-        notice = f"gpuwatch: {count} not printed: nothing took them\n" if lost else ""
+        notice = f"gpuwatch: {count} not printed: nobody reads the output\n" if lost else ""
         start = "\n" if self._torn else ""
         try:
             self._write(f"{start}{notice}{line}".encode(errors="replace"))

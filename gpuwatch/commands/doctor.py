@@ -351,7 +351,7 @@ def _configuration(config: str | None) -> Check:
         words, _, mend = seen.partition("; ")
         return Check("configuration", CheckMark.MEND, f"{files.shown_path(secrets)}: {words}", mend)
     hold = [
-        f"{files.shown_path(file)} holds for {whom}"
+        f"{files.shown_path(file)} applies to {whom}"
         for file, whom in ((ADMINISTRATORS, "everybody"), (Path(config) if config else own_path(), "you"))
         if file.exists()
     ]

@@ -92,7 +92,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     if not process.command and process.presence is Presence.SEEN:
         stat = procfs.find_stat(pid)
         if stat is not None and stat.kernel_thread:
-            console.warn(f"process {pid} is a thread of the kernel: it has no environment, and declares nothing")
+            console.warn(f"process {pid} is a thread of the kernel: it has no environment and declares nothing")
     return 0 if error is None else error.exit_code
 
 

@@ -205,7 +205,7 @@ def test_the_story_makes_the_point() -> None:
     told = story(a_person(use=use, longest=longest, declared=16 * GIB), EPOCH, 3 * hour)
     assert told == [
         "eve holds 40.0 GiB on GPU 3, declared 16.0, by one process that is 7 h old",
-        "watched for 3 h: held 3 h of GPU time, used 20 min of it; 83 % of 120.0 GiB·h idle",
+        "in the last 3 h: held 3 h of GPU time, 20 min of it used; 83 % of 120.0 GiB·h was idle",
         "now idle for 2 h 30 min: PID 812 on GPU 3 with 40.0 GiB",
     ]
 
@@ -213,16 +213,19 @@ def test_the_story_makes_the_point() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"viewer": True}, "eve (you) holds"),
+        ({"viewer": True}, "you (eve) hold 40.0"),
         ({"uid": None, "name": "?"}, "an unknown owner holds 40.0 GiB"),
         ({"memory": 0, "at_least": True}, "eve holds memory on GPU 3"),
         ({"at_least": True}, "holds at least 40.0 GiB"),
         ({"gpus": (0, 1, 2), "processes": 4}, "on GPUs 0-2, by 4 processes, the oldest 7 h old"),
         ({"oldest": None}, "by one process"),
         ({"declared": 2 * GIB, "unread": True}, "declared at least 2.0"),
-        ({"use": Use(held=60, memory=3600 * GIB, idle_memory=3600 * GIB)}, "never used; 100 % of 1.0 GiB·h idle"),
-        ({"use": Use(held=60, busy=60, memory=60 * GIB)}, "used 1 min of it"),
-        ({"use": Use(held=60, unknown=60, memory=9)}, "nothing says whether it was used"),
+        (
+            {"use": Use(held=60, memory=3600 * GIB, idle_memory=3600 * GIB)},
+            "none of it used; 100 % of 1.0 GiB·h was idle",
+        ),
+        ({"use": Use(held=60, busy=60, memory=60 * GIB)}, "all of it used"),
+        ({"use": Use(held=60, unknown=60, memory=9)}, "whether it was used is not known"),
         (
             {"use": Use(held=60, unknown=30, memory=3600 * GIB, idle_memory=60 * GIB)},
             "(not known for 30 s); at least 2 %",

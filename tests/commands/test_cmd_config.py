@@ -150,7 +150,7 @@ def test_the_administrators_file_is_for_everybody(tmp_path: Path) -> None:
     file.chmod(0o600)
     assert command.main(parse(["config", "--check", "--config", str(file)]), administrators=file, out=out) == 0
     assert (
-        "it holds for root alone (mode 0600); `chmod a+r` it; secrets of [notify] belong in notify.toml"
+        "it applies to root alone (mode 0600); `chmod a+r` it; secrets of [notify] belong in notify.toml"
         in out.getvalue()
     )
     file.write_text("[notify]\nurls = ['json://localhost']\n")

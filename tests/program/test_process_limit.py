@@ -82,7 +82,7 @@ def test_the_dashboard_says_so_and_goes_on(driver: Driver, home: Path, training:
         terminal.send("\r")
         terminal.wait_for(lambda one: "End process" not in one.text)
         terminal.send("e")
-        terminal.wait_for("nothing was raised yet")
+        terminal.wait_for("no alert yet")
         terminal.send("e")
         terminal.wait_for("q quit")
         terminal.quit()

@@ -219,7 +219,7 @@ async def test_what_is_acknowledged_or_muted_is_dim_on_its_gpus_line_and_known_w
     async with running(frame(machine(4), heard, *old), (160, 50)) as (app, pilot):
         assert app.dashboard.gpu_panel.text[1].startswith("●")
         assert "GPU 0 full" in app.dashboard.alerts.text[0]
-        assert "2 known (e)" in app.dashboard.alerts.text[0]
+        assert "2 older: press e" in app.dashboard.alerts.text[0]
         assert not any("throttled" in line for line in app.dashboard.alerts.text)
         for mark in ("acknowledged", "muted"):
             await hand(app, pilot, frame(machine(4), msgspec.structs.replace(heard, **{mark: True}), *old))
@@ -227,4 +227,4 @@ async def test_what_is_acknowledged_or_muted_is_dim_on_its_gpus_line_and_known_w
             assert line.startswith(" ")
             assert line.rstrip().endswith("memory near limit")
         await hand(app, pilot, frame(machine(4), *old))
-        assert [line.strip() for line in app.dashboard.alerts.text] == ["2 known (e)"]
+        assert [line.strip() for line in app.dashboard.alerts.text] == ["2 older: press e"]

@@ -118,7 +118,7 @@ def broken() -> Events:
 @pytest.mark.parametrize(
     ("helpers", "words"),
     [
-        (Helpers(events=broken), ["cannot be read", "Permission denied", "nothing was raised yet"]),
+        (Helpers(events=broken), ["cannot be read", "Permission denied", "no alert yet"]),
         (log(past(1), damaged=3), ["3 events are damaged"]),
     ],
 )

@@ -114,7 +114,7 @@ async def test_the_cursor_stays_on_its_row(key: str) -> None:
         ("u", "nobody holds a GPU"),
         ("t", "no process holds a GPU"),
         ("S", "none of your processes is a stray"),
-        ("e", "nothing was raised yet"),
+        ("e", "no alert yet"),
     ],
 )
 async def test_an_empty_list_says_why_and_its_keys_do_nothing(key: str, words: str) -> None:

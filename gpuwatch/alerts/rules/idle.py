@@ -15,6 +15,7 @@ from gpuwatch.alerts.rule import (
     Rule,
     RuleContext,
     and_more,
+    hold,
     largest_first,
     named_pids,
     pid_and_user,
@@ -52,7 +53,7 @@ def find_idle(context: RuleContext) -> Iterator[Observation]:
 def _idle(context: RuleContext, owner: GpuOwner, held: Sequence[GpuProcess]) -> Observation:
     limits, gpu, who = context.limits, owner.gpu, owner.name
     size, complete = sum(one.memory for one in held), all(one.complete for one in held)
-    level, title, short, evidence, how = None, f"{who} does not hold GPU {gpu.index} idle", "", "", ""
+    level, title, short, evidence, how = None, f"no idle memory of {who} on GPU {gpu.index}", "", "", ""
     partial, idle = not complete, None
     pids: tuple[int, ...] = ()
     if size >= limits.idle_memory:
@@ -66,13 +67,13 @@ def _idle(context: RuleContext, owner: GpuOwner, held: Sequence[GpuProcess]) -> 
             pids = largest_first(held)
             least = "at least " if idle.at_least else ""
             title = (
-                f"{who} holds {'' if complete else 'at least '}{units.gib(size)} GiB on GPU {gpu.index}, "
+                f"{who} {hold(who)} {'' if complete else 'at least '}{units.gib(size)} GiB on GPU {gpu.index}, "
                 f"idle for {least}{units.steady_duration(idle.seconds)}"
             )
             short = f"{who} idle {units.duration(idle.seconds)}"
             evidence = named_pids([context.processes[pid] for pid in pids])
     elif complete:
-        how = f"{who} holds less than {units.size(limits.idle_memory)} there"
+        how = f"{who} {hold(who)} less than {units.size(limits.idle_memory)} there"
     return Observation(
         gpu=gpu,
         subject=f"uid:{owner.uid} {gpu.key}",

@@ -15,6 +15,7 @@ from gpuwatch.alerts.rule import (
     Observation,
     Rule,
     RuleContext,
+    hold,
     holder_name,
     joined,
     largest_first,
@@ -136,7 +137,7 @@ def _memory_evidence(gpu: Gpu, found: Sequence[Holder]) -> str:
     parts: list[str] = []
     for one in found[:NAMED]:
         size = f"at least {units.gib(one.memory)}" if one.partial else units.gib(one.memory)
-        verb = "hold" if one.name == _UNKNOWN else "holds"
+        verb = hold(one.name, several=one.name == _UNKNOWN)
         parts.append(f"{one.name} {size}" if parts else f"{one.name} {verb} {size} GiB")
     grower = max(found, key=lambda holder: holder.growth, default=None)
     if grower is not None and grower.growth >= GROWN:

@@ -19,6 +19,7 @@ from gpuwatch.alerts.rule import (
     Observation,
     Rule,
     RuleContext,
+    hold,
     holder_name,
     identity,
     joined,
@@ -150,7 +151,7 @@ def find_overshoots(context: RuleContext) -> Iterator[Observation]:
             evidence = f"{units.gib(usage.held - usage.limit.bytes)} GiB over {units.gib(usage.limit.bytes)}"
             detail = _overshoot_detail(usage, gpu, members, context.history)
         else:
-            title = f"GPU {gpu.index}: {holder_name(members[0].pid, members[0])} is back within the declared share"
+            title = f"GPU {gpu.index}: {holder_name(members[0].pid, members[0])} within the declared share again"
             short, evidence, detail = "", f"pid {members[0].pid}", ""
         yield Observation(
             gpu=gpu,
@@ -198,7 +199,7 @@ def _holder_names(members: Sequence[Process]) -> str:
 def _overshoot_title(usage: LimitUsage, gpu: Gpu, members: Sequence[Process], who: str) -> str:
     """Return a title with holder and memory: in percent of the GPU where the limit was declared so, else in GiB."""
     several = len({holder_name(one.pid, one) for one in members}) > 1
-    who = f"{who} {'hold' if several else 'holds'} {'' if usage.complete else 'at least '}"
+    who = f"{who} {hold(who, several=several)} {'' if usage.complete else 'at least '}"
     total = gpu.memory.usable
     share = usage.declaration.value if usage.declaration.basis is Basis.TOTAL else None
     # A fraction of a MIG instance is none of the GPU.
@@ -300,8 +301,9 @@ def find_outgrown(context: RuleContext) -> Iterator[Observation]:
             level=Severity.NOTE,
             raise_for=context.limits.allowances.after,
             stamp=gpu.sampled,
-            title=f"{who} grew past the start size on GPU {gpu.index}: {held} GiB, started with {units.gib(start)}",
-            evidence=f"pid {process.pid} {process.name} · more is allowed",
+            title=f"{who} {hold(who)} {held} GiB of GPU {gpu.index}, declared {units.gib(start)} to start with",
+            short=f"{who} grew (allowed)",
+            evidence=f"pid {process.pid} {process.name} · it may take more than it starts with",
             value=one.memory,
             unit=Unit.BYTES,
             pids=(process.pid,),

@@ -69,7 +69,7 @@ def draw_alerts(frame: Frame, styles: StyleSet, width: int, height: int) -> Aler
     alerts, standing = alerts_of(frame), count_standing(frame)
     shown, wide = alerts[:height], width >= 100
     drawn = [_line(alert, styles, width, wide) for alert in shown]
-    counts = [f"+{len(alerts) - height}"] * (len(alerts) > height) + [f"{standing} known (e)"] * bool(standing)
+    counts = [f"+{len(alerts) - height}"] * (len(alerts) > height) + [f"{standing} older: press e"] * bool(standing)
     more = f" {styles.glyphs.dot} ".join(counts)
     if more:
         builder = LineBuilder(styles)

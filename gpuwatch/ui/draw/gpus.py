@@ -296,8 +296,8 @@ _WORDED: Final[dict[str, dict[str, Any]]] = {
 @lru_cache(8)
 def gpu_columns(form: Form, width: int, glyphs: Glyphs, *, worded: bool = False) -> tuple[Column, ...]:
     """Return the columns of a form; the bar fills what the others leave. If `worded`, units replace the titles."""
-    titles = ("memory in GiB by owner", "memory in GiB")
-    legend = f"{titles[0]} {glyphs.dot} {glyphs.declared} declared {glyphs.dot} {glyphs.promised} promised"
+    marks = f" {glyphs.dot} {glyphs.declared} declared {glyphs.dot} {glyphs.promised} promised"
+    titles = ("memory in GiB by owner" + marks, "GiB by owner" + marks, "memory in GiB by owner", "memory in GiB")
     changes: dict[str, dict[str, Any]] = {"temperature": {"title": "C" if glyphs.ascii else "°C"}}
     hidden = ""
     if form is Form.COMPACT:
@@ -314,7 +314,7 @@ def gpu_columns(form: Form, width: int, glyphs: Glyphs, *, worded: bool = False)
     columns = {name: replace(_COLUMNS[name], **changes.get(name, {})) for name in _FORMS[form] if name != hidden}
     others = sum(one.gap + one.cells for one in columns.values()) - columns["bar"].cells
     cells = max(8, width - others - state)
-    title = next((one for one in (legend, *titles) if cell_len(one) < cells), "GiB")
+    title = next((one for one in titles if cell_len(one) < cells), "GiB")
     columns["bar"] = replace(columns["bar"], cells=cells, title=title)
     return tuple(columns.values())
 

@@ -284,5 +284,5 @@ def _until(mute: Mute) -> str:
 def _mute_words(mute: Mute) -> tuple[str, str]:
     """Return in words what a mute without a present alert is about, and until when it lasts."""
     if not mute.key:
-        return f"the rule “{mute.rule}” is muted {_until(mute)}", "no alert of it holds now"
-    return f"an alert of “{mute.rule}” is muted {_until(mute)}", f"it does not hold now: {mute.key.rpartition('|')[2]}"
+        return f"the rule “{mute.rule}” is muted {_until(mute)}", "it has no alert now"
+    return f"an alert of “{mute.rule}” is muted {_until(mute)}", f"not raised now: {mute.key.rpartition('|')[2]}"

@@ -306,9 +306,9 @@ class EventsScreen(FilteredListScreen[EventList, Alert]):
         if self.filter.text:
             return [f"no event matches “{self.filter.text}”: Esc clears the filter"]
         if self._ongoing_only:
-            return ["nothing holds now: o shows what has ended"]
+            return ["no alert now: o shows those that have ended"]
         is_reading = self._reading is not None and not self._logged
-        return ["reading the log" if is_reading else "nothing was raised yet"]
+        return ["reading the log" if is_reading else "no alert yet"]
 
     # -- what the user does ------------------------------------------------------------------------------------
 
