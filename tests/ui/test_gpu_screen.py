@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from msgspec.structs import replace
@@ -23,7 +23,8 @@ from tests.support import builders
 from tests.support.builders import GIB, gpu, holding, memory, process, snapshot
 from tests.support.screen import Clockwork, alert, frame, hand, press, resize, running, text, top, until
 
-PLOTS = ("Memory", "Utilization", "Power", "Temperature", "Clocks", "PCIe")
+PLOTS: Final = ("memory, GiB by owner", "work: utilization up, power down", "heat", "links: received up, sent down")
+MEMORY, WORK, HEAT, LINKS = PLOTS
 
 
 def two_people(seconds: float = 0.0, **changes: Any) -> Snapshot:
@@ -52,18 +53,18 @@ def sheet(app: GpuwatchApp) -> FrameSheet:
 
 def legend(app: GpuwatchApp, title: str) -> str:
     """The line of a graph's legend."""
-    lines = [line[1:] for line in text(app).splitlines() if line.startswith(f" {title} ")]
+    lines = [line[1:] for line in text(app).splitlines() if line.startswith((f" ╶ {title} ", f" - {title} "))]
     assert lines, f"{title} is not on screen"
     return lines[0]
 
 
 @pytest.mark.parametrize("size", [(160, 50), (60, 10)])
 async def test_enter_on_a_gpu_shows_it_and_its_processes(size: tuple[int, int]) -> None:
-    async with running(watched(60), size) as (app, pilot):
+    async with running(watched(150), size) as (app, pilot):
         await press(pilot, "tab", "enter")
         assert isinstance(top(app), GpuScreen)
         assert text(app).startswith(" GPU 0 · H100 80GB")
-        assert "a ada 30.0" in legend(app, "Memory")
+        assert "ada 30.0" in text(app)
         for title in PLOTS if size[1] == 50 else PLOTS[:1]:
             legend(app, title)
         await press(pilot, "j", "enter")
@@ -94,7 +95,6 @@ async def test_the_mouse_reads_values_and_chooses_processes() -> None:
         block = next(one for one in sheet(app).drawing.placed if one.part is not None)
         await pilot.hover("#body", offset=(block.x + AXIS + 20, block.y + 4))
         await pilot.pause()
-        assert "ada 30.0" in legend(app, "Memory") or "ada —" in legend(app, "Memory")
         assert sheet(app).graphs.cursor is not None
         screen = app.screen
         assert isinstance(screen, GpuScreen)
@@ -123,13 +123,13 @@ async def test_a_gap_is_a_gap_in_every_graph() -> None:
 
 
 async def test_memory_of_unknown_processes_is_hatched_on_top_and_a_rest_that_may_be_the_drivers_is_called_so() -> None:
-    async with running(watched(60, used_gib=50.0), (160, 50)) as (app, pilot):
+    async with running(watched(150, used_gib=50.0), (160, 50)) as (app, pilot):
         app.show_gpu(gpu(0).key)
         await pilot.pause()
         assert "░" in text(app)
-        assert "unknown 10.0" in legend(app, "Memory")
-        await hand(app, pilot, watched(60, used_gib=50.0, unattributed=Reason.UNSUPPORTED))
-        assert "rest 10.0" in legend(app, "Memory")
+        assert " unknown 10.0 " in text(app)
+        await hand(app, pilot, watched(150, used_gib=50.0, unattributed=Reason.UNSUPPORTED))
+        assert " rest 10.0 " in text(app)
 
 
 async def test_used_memory_of_a_time_without_owners_is_not_of_unknown_processes() -> None:
@@ -141,7 +141,7 @@ async def test_used_memory_of_a_time_without_owners_is_not_of_unknown_processes(
     async with running(watched(60), (160, 50), helpers=Helpers(older=load)) as (app, pilot):
         app.show_gpu(gpu(0).key)
         await until(pilot, lambda: "owner not recorded" in text(app))
-        graph = sheet(app).graphs.blocks["Memory"].graph
+        graph = sheet(app).graphs.blocks[MEMORY].graph
         assert graph is not None
         (curve,) = [one for one in graph.curves if one.label == "owner not recorded"]
         assert max(one or 0.0 for one in curve.values) == pytest.approx(50.0 * GIB)
@@ -196,10 +196,13 @@ async def test_values_are_known_since_the_first_one_and_axes_fit_the_data() -> N
             assert known
             assert known[1] == time.strftime(form, time.localtime(began))
         tops = {name: block.graph.top for name, block in sheet(app).graphs.blocks.items() if block.graph is not None}
-        assert tops["Power"] < 200
-        assert "limit 700" in legend(app, "Power")
-        assert tops["Memory"] == 45 * GIB
-        assert "GiB of 79.1" in legend(app, "Memory")
+        assert tops[MEMORY] == 45 * GIB
+        assert "40.0 of 79.1" in legend(app, MEMORY)
+        graph = sheet(app).graphs.blocks[WORK].graph
+        assert graph is not None
+        assert graph.down is not None
+        assert graph.down.top < 200
+        assert "100 W · limit 700" in legend(app, WORK)
 
 
 async def test_promises_stand_by_name_and_a_reservation_is_a_row() -> None:
@@ -236,10 +239,10 @@ async def test_unknown_values_are_no_zero() -> None:
     async with running(watched(30, **bare), (160, 50)) as (app, pilot):
         app.show_gpu(gpu(0).key)
         await pilot.pause()
-        for title in ("Utilization %", "Power W", "Temperature °C"):
-            assert f"{title}  —" in text(app)
+        for title in (WORK, HEAT):
+            assert " — " in legend(app, title)
         lines = text(app).splitlines()
-        first = next(place for place, line in enumerate(lines) if line.startswith(" Utilization"))
+        first = next(place for place, line in enumerate(lines) if line.startswith(" ╶ work"))
         assert any("not supported by this GPU" in line[:80] for line in lines[first : first + 5])
 
 
@@ -261,13 +264,12 @@ async def test_the_cursor_reads_values_by_keys_and_goes_by_escape_or_when_the_gr
     async with running(watched(60), (160, 50)) as (app, pilot):
         app.show_gpu(gpu(0).key)
         await press(pilot, "1")
-        assert "b ben 10.0" in legend(app, "Memory")
-        assert not re.search(r"\d\d:\d\d:\d\d", legend(app, "Memory"))
+        assert not re.search(r"\d\d:\d\d:\d\d", legend(app, MEMORY))
         await press(pilot, *["left"] * 5)
-        found = re.search(r" (\d\d:\d\d:\d\d)  a ada 30.0", legend(app, "Memory"))
+        found = re.search(r" (\d\d:\d\d:\d\d) · 40.0 of 79.1 · ada 30.0 · ben 10.0 ", legend(app, MEMORY))
         assert found
         await press(pilot, "right")
-        later = re.search(r" (\d\d:\d\d:\d\d)", legend(app, "Memory"))
+        later = re.search(r" (\d\d:\d\d:\d\d)", legend(app, MEMORY))
         assert later
         assert later[1] > found[1]
         await press(pilot, "escape")

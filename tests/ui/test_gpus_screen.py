@@ -65,11 +65,12 @@ def test_as_many_stand_side_by_side_as_fit_in_whole_rows(count: int, width: int,
 async def test_o_shows_all_gpus_and_enter_the_chosen_one() -> None:
     seen = replace(watched(machine()), alerts=(alert(2, title="GPU 2 full: 0.1 GiB of 79.0 free"),))
     async with running(seen, (160, 50)) as (app, pilot):
-        await press(pilot, "o")
+        await press(pilot, "o", "1")
         shown = text(app)
         assert [index for index in range(8) if f" {index}  " not in shown] == []
         lines = shown.splitlines()
-        assert "a ada 30.0  b ben 10.0" in lines[3]
+        assert "40.0 of 79.1" in lines[3]
+        assert " ada 30.0 " in shown
         assert "●" in lines[2]
         assert "lost" in shown
         assert "the call failed" in shown

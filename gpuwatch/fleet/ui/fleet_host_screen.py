@@ -245,9 +245,9 @@ class FleetHostScreen(TimeSheet):
     def _graphs(self) -> Sequence[Graph]:
         degrees = "C" if self.style_set.glyphs.ascii else "°C"
         lines: tuple[tuple[str, str, str, Callable[[Sequence[float]], float], float], ...] = (
-            ("Utilization", "%", "utilization", lambda values: 100 * sum(values) / len(values), 100.0),
-            ("Power", "W", "power", sum, 20.0),
-            ("Temperature", degrees, "temperature", max, 40.0),
+            ("utilization", "%", "utilization", lambda values: 100 * sum(values) / len(values), 100.0),
+            ("power", "W", "power", sum, 20.0),
+            ("temperature", degrees, "temperature", max, 40.0),
         )
         found = [self._memory(self._chosen)]
         for title, unit, figure, combine, least in lines:
@@ -287,14 +287,15 @@ class FleetHostScreen(TimeSheet):
         curves.append(Curve("rest", rest, styles("muted"), styles.glyphs.hatch, self._newest(rest), hatched=True))
         whole = sum(float(gpu.total) for gpu in chosen if known(gpu.total))
         return self.graphs.graph(
-            "Memory",
-            f"GiB of {gib(whole)}" if whole else "GiB",
+            "memory, GiB by person",
+            "GiB",
             curves,
             axis_top(max(whole, largest(used, least=0.1 * GIB)), GIB),
             show=gib,
             scale=GIB,
             stacked=True,
             empty=self._empty,
+            whole=whole or None,
         )
 
     # -- what the user does ----------------------------------------------------------------------------------------

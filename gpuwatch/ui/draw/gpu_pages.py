@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import ceil
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -26,7 +26,7 @@ from gpuwatch.ui.draw.sheet import REASONS, Canvas, Fact, Part, Section, SheetPa
 from gpuwatch.ui.draw.table import Cell, Column, Table, TableRow, field_column, write_titles
 from gpuwatch.ui.draw.theme import Background, Role, StyleSet
 from gpuwatch.ui.draw.time_axis import Mark
-from gpuwatch.ui.draw.time_graphs import HIGH_GRAPH, SMALL, FrameGraphs, GraphBlock, largest, reach
+from gpuwatch.ui.draw.time_graphs import SMALL, FrameGraphs, GraphBlock, largest, reach
 from gpuwatch.ui.draw.view import View, replay_words
 
 T = TypeVar("T")
@@ -155,39 +155,42 @@ def graph_heights(room: int, *, two_columns: bool) -> tuple[int, int]:
 
 def gpu_graphs(gpu: Gpu, graphs: FrameGraphs, marks: Sequence[Mark]) -> list[Graph]:
     """Return the graphs of a GPU, with the marks of its events."""
-    dashed = graphs.styles("warning")
+    dashed, get = graphs.styles("warning"), graphs.graph
 
-    def curve(metric: Metric, reading: Reading, label: str = "", *, other: bool = False) -> Curve:
-        return graphs.curve(gpu.key, "", metric, reading, label, other=other)
+    def curve(metric: Metric, reading: Reading, role: Role = "note") -> Curve:
+        return graphs.curve(gpu.key, "", metric, reading, role)
 
     def limit(label: str, reading: Reading) -> tuple[GraphLimit, ...]:
         return (GraphLimit(label, float(reading), dashed),) if known(reading) else ()
 
-    utilization, power = curve(Metric.UTILIZATION, gpu.utilization), curve(Metric.POWER, gpu.power)
+    utilization, power = curve(Metric.UTILIZATION, gpu.utilization), curve(Metric.POWER, gpu.power, "muted")
     watts = axis_top(reach(number(gpu.power_limit), largest(power.values, least=20.0)))
     temperature = curve(Metric.TEMPERATURE, gpu.temperature)
     degrees = [value for value in temperature.values if value is not None] or [20.0]
     hot = axis_top(max(reach(number(gpu.slowdown_temperature), max(degrees)), min(degrees) + 10.0))
-    slowdown = limit("slows down at", gpu.slowdown_temperature)
-    clocks = (
-        curve(Metric.SM_CLOCK, gpu.sm_clock, "SM"),
-        curve(Metric.MEMORY_CLOCK, gpu.memory_clock, "memory", other=True),
-    )
-    speeds = [value for curve in clocks for value in curve.values if value is not None] or [1000.0]
-    throttles = _throttles(gpu, graphs)
-    pcie = (curve(Metric.PCIE_RX, gpu.pcie_rx, "received"), curve(Metric.PCIE_TX, gpu.pcie_tx, "sent", other=True))
-    most = largest(pcie[0].values, pcie[1].values, least=10.0 * MIB)
+    received, sent = curve(Metric.PCIE_RX, gpu.pcie_rx), curve(Metric.PCIE_TX, gpu.pcie_tx, "muted")
+    most = largest(received.values, sent.values, least=10.0 * MIB)
     unit, rate, form = (GIB, "GiB/s", "{:.1f}") if most >= GIB else (MIB, "MiB/s", "{:.0f}")
+    speeds: dict[str, Any] = {"show": lambda at: form.format(at / unit), "scale": unit, "axis": False}
     unread = _UNREAD_LINKS if _lacks_links(gpu, graphs) else reason_words(gpu.pcie_rx)
-    celsius, graph = "C" if graphs.styles.glyphs.ascii else "°C", graphs.graph
-    hot_unread, clock_unread = reason_words(gpu.temperature), reason_words(gpu.sm_clock)
+    celsius = "C" if graphs.styles.glyphs.ascii else "°C"
+    hangs = get("power", "W", [power], watts, limits=limit("limit", gpu.power_limit))
+    down = get("sent", rate, [sent], axis_top(most, unit), **speeds)
+    heat = {"low": axis_low(min(degrees)), "limits": limit("slows down at", gpu.slowdown_temperature), "filled": False}
+    unknown = reason_words(gpu.utilization)
     return [
-        graphs.memory_graph(gpu, marks),
-        graph("Utilization", "%", [utilization], 100.0, reason_words(gpu.utilization)),
-        graph("Power", "W", [power], watts, reason_words(gpu.power), limits=limit("limit", gpu.power_limit)),
-        graph("Temperature", celsius, [temperature], hot, hot_unread, low=axis_low(min(degrees)), limits=slowdown),
-        graph("Clocks", "MHz", clocks, axis_top(max(speeds)), clock_unread, low=axis_low(min(speeds)), marks=throttles),
-        graph("PCIe", rate, pcie, axis_top(most, unit), unread, show=lambda at: form.format(at / unit), scale=unit),
+        graphs.memory_graph(gpu, marks, axis=False),
+        get(
+            "work: utilization up, power down",
+            "%",
+            [utilization],
+            100.0,
+            unknown,
+            down=hangs,
+            axis=False,
+        ),
+        get("heat", celsius, [temperature], hot, reason_words(gpu.temperature), axis=False, **heat),
+        get("links: received up, sent down", rate, [received], axis_top(most, unit), unread, down=down, **speeds),
     ]
 
 
@@ -401,7 +404,6 @@ class GpuCell:
         low = max(2, room // 3)
         legend = int(room >= 12)  # of the utilization
         self.memory.height, self.use.height = room - low - legend + 1, low + 1
-        self.memory.legend_lines = 1 + (self.memory.height >= HIGH_GRAPH)
         drawn = [*self.memory.draw(styles, width)[:-1], *self.use.draw(styles, width)[1 - legend :]]
         lines = [self.title, *drawn, *[blank(styles, width)] * height]
         return lines[:height]

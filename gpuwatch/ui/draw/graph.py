@@ -1,14 +1,15 @@
-"""Graphs over time, drawn as lines of cells: braille lines and stacked areas, with limits, marks and a cursor.
+"""Graphs over time, drawn as lines of cells: stacked areas, filled curves and lines, with limits, marks and a cursor.
 
-A graph is drawn by pure functions from its values; nothing is read here. The first line has the title and the legend
-with the values of now or of the cursor's time, the last line is the time axis. A value that is not known is a gap: its
-cells stay empty, and no line leads across it.
+A graph is drawn by pure functions from its values; nothing is read here. The first line has the title and the values of
+now or of the cursor's time, the last line is the time axis. A value that is not known is a gap: its cells stay empty,
+and no line leads across it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import groupby
 from math import ceil, floor, inf, isfinite
 from typing import Final, NamedTuple, TypeAlias
 
@@ -27,13 +28,18 @@ _MOST_STEPS: Final = 5
 """Steps of the value axis, at most."""
 _LEAST_STEP: Final = 2
 """Rows from one label of the value axis to the next, at least."""
-_LETTERS: Final = 12
-"""Cells from one initial to the next in an area."""
+_SNAP: Final = 8
+"""Cells by which the words in an area move, so that they stay in place while it grows."""
 
 _LEFT: Final = (0x01, 0x02, 0x04, 0x40)
 _RIGHT: Final = (0x08, 0x10, 0x20, 0x80)
 """Bits of the dots of a braille character, from top to bottom."""
 _BRAILLE: Final = {mask: chr(0x2800 + mask) if mask else " " for mask in range(256)}
+_STANDS: Final = [[sum(side[4 - dots :]) for dots in range(5)] for side in (_LEFT, _RIGHT)]
+_HANGS: Final = [[sum(side[:dots]) for dots in range(5)] for side in (_LEFT, _RIGHT)]
+"""Bits of 0 to 4 dots of the left and the right column, from below and from above."""
+_HANGING: Final = {False: "▀█", True: "'#"}
+"""Parts of a cell that hang down from its upper edge, in blocks and in ASCII."""
 
 Values: TypeAlias = Sequence[float | None]
 """Values of equal parts of the span, oldest first; None is a gap."""
@@ -47,13 +53,13 @@ class Curve(NamedTuple):
     style: Style
     """Colour of its line, or text and background of its area."""
     mark: str = "*"
-    """Character that stands for it: in the legend, in areas, and where there is no braille or no colour."""
+    """Character that its area is made of where there are no colours."""
     now: float | None = None
-    """Newest value, for the legend."""
+    """Newest value."""
     hatched: bool = False
     """Whether its area is hatched, and has no background."""
     limit: str = ""
-    """Limit that the legend shows with its newest value."""
+    """Words after the value in its area: `of 31.6 declared`."""
     extent: Extent | None = None
     """Lowest, mean and highest value, for the legend."""
 
@@ -73,7 +79,7 @@ class GraphLimit(NamedTuple):
 
 
 class Graph(msgspec.Struct, frozen=True):
-    """Graph of some curves: as lines, or stacked as areas."""
+    """Graph of a curve, or of several that are stacked as areas."""
 
     title: str
     until: float
@@ -86,6 +92,8 @@ class Graph(msgspec.Struct, frozen=True):
     unit: str = ""
     low: float = 0.0
     stacked: bool = False
+    filled: bool = True
+    """Whether the area of the curve is filled; such an axis begins with 0."""
     limits: Sequence[GraphLimit] = ()
     marks: Sequence[Mark] = ()
     show: Callable[[float], str] = "{:.0f}".format
@@ -96,6 +104,12 @@ class Graph(msgspec.Struct, frozen=True):
     """Words in the plot where no curve has any value: the reason."""
     extent: Extent | None = None
     """Lowest, mean and highest sum of stacked curves, for the legend."""
+    whole: float | None = None
+    """What there is to be divided among stacked curves, for the legend."""
+    down: Graph | None = None
+    """Graph that hangs down from the line on which this one stands: the lower half of the plot."""
+    axis: bool = True
+    """Whether it has a time axis of its own."""
 
 
 def points(width: int, span: float, *, stacked: bool = False) -> int:
@@ -112,21 +126,35 @@ def time_at(graph: Graph, x: int, width: int) -> float | None:
 
 def draw_plot(graph: Graph, styles: StyleSet, width: int, height: int, *, cursor: float | None = None) -> list[Line]:
     """Draw all of a graph but its legend in `height` lines of `width` cells; without room for a plot they are empty."""
-    cells, rows = plot_cells(width), height - 1
+    cells, rows = plot_cells(width), height - graph.axis
     if rows < 1 or cells < _LEAST_CELLS:
         return [LineBuilder(styles).build(width)] * height
     column = column_of(cursor, graph.until, graph.span, cells) if cursor is not None else None
-    plot = _areas(graph, styles, cells, rows) if graph.stacked else _lines(graph, styles, cells, rows)
-    if graph.empty and all(one is None for curve in graph.curves for one in curve.values):
-        plot[rows // 2] = list(LineBuilder(styles).write(f"  {graph.empty}", "muted", cells).build(cells))
+    plot = plot_rows(graph, styles, cells, rows, column)
     labels = _value_labels(graph, rows, styles)
     lines = []
     for row, spans in enumerate(plot):
         builder = LineBuilder(styles).write(labels.get(row, ""), "muted", AXIS - 1, right=True)
         builder.write("|" if styles.glyphs.ascii else "┤" if row in labels else "│", "faint")
-        builder.write_spans(spans if column is None else _with_cursor(spans, column, styles))
-        lines.append(builder.build(width))
-    return [*lines, draw_axis(graph.until, graph.span, styles, width, graph.marks, column)]
+        lines.append(builder.write_spans(spans).build(width))
+    axis = [draw_axis(graph.until, graph.span, styles, width, graph.marks, column)] * graph.axis
+    return [*lines, *axis]
+
+
+def plot_rows(graph: Graph, styles: StyleSet, cells: int, rows: int, cursor: int | None = None) -> list[list[Span]]:
+    """Draw the plot of a graph alone: `rows` rows of `cells` cells; `cursor` is a column."""
+    below = rows // 2 if graph.down is not None else 0
+    if graph.stacked:
+        plot = _areas(graph, styles, cells, rows, cursor)
+    elif graph.filled:
+        plot = _filled(graph, styles, cells, rows - below)
+    else:
+        plot = _line(graph, styles, cells, rows)
+    if graph.down is not None and below:
+        plot += _filled(graph.down, styles, cells, below, hangs=True)
+    if graph.empty and all(one is None for curve in graph.curves for one in curve.values):
+        plot[rows // 2] = list(LineBuilder(styles).write(f"  {graph.empty}", "muted", cells).build(cells))
+    return plot if cursor is None else [_with_cursor(spans, cursor, styles) for spans in plot]
 
 
 def at_column(values: Values, column: int, cells: int) -> float | None:
@@ -152,56 +180,55 @@ def _columns(values: Values, columns: int) -> list[float | None]:
 # -- the legend and the axes ---------------------------------------------------------------------------------------
 
 
-def draw_legend(
-    graph: Graph, styles: StyleSet, width: int, *, lines: int = 1, cursor: float | None = None
-) -> list[Line]:
-    """Draw title and legend in `lines` lines at most; entries for which there is no room are counted, `+2`."""
-    cells = plot_cells(width)
-    column = column_of(cursor, graph.until, graph.span, cells) if cursor is not None else None
-    builder = LineBuilder(styles).write(graph.title, "strong", min(cell_len(graph.title), width))
-    if graph.unit:
-        builder.gap().write(graph.unit, "muted")
+def draw_legend(graph: Graph, styles: StyleSet, width: int, *, cursor: float | None = None) -> Line:
+    """Draw the title and the values of now, or of the cursor's time, as a rule; what has no room is left out."""
+    column = column_of(cursor, graph.until, graph.span, plot_cells(width)) if cursor is not None else None
+    words = _words(graph, styles, column, plot_cells(width))
     if column is not None and (at := time_at(graph, column + AXIS, width)) is not None:
-        builder.gap().write(day_time(at, graph.until - 1, "%H:%M:%S"), "note")
-    entries: list[list[tuple[str, Style | None]]] = []
-    for curve in graph.curves:
-        value = curve.now if column is None else at_column(curve.values, column, cells)
-        shown = graph.show(value) if value is not None and isfinite(value) else styles.glyphs.missing
-        several = len(graph.curves) > 1 or graph.stacked
-        entries.append([(curve.mark, curve.style), (f" {curve.label} ", None)] if several else [])
-        entries[-1].append((shown, styles("strong")))
-        if curve.limit and column is None:
-            entries[-1].append((f"/{curve.limit}", None))
-    for limit in graph.limits:
-        if not limit.label:
-            continue
-        shown = f" {graph.show(limit.value)}" if isinstance(limit.value, (int, float)) else ""
-        drawn = not isinstance(limit.value, (int, float)) or graph.low <= limit.value <= graph.top
-        sign = [(_limit_sign(styles.glyphs), limit.style), (" ", None)] if drawn else []
-        entries.append([*sign, (f"{limit.label}{shown}", None)])
-    counted = len(entries)
-    extents = [(curve.mark if len(graph.curves) > 1 else "", curve.extent) for curve in graph.curves]
-    for mark, found in [*extents, ("all", graph.extent)]:
-        if found is not None:
-            low, mean, high = (graph.show(one) for one in found[1:])
-            if low != high:
-                entries.append([(f"{mark} min {low} mean {mean} max {high}".lstrip(), None)])
-    drawn_lines: list[Line] = []
-    for place, entry in enumerate(entries):
-        left = max(0, counted - place)
-        needed = sum(cell_len(text) for text, _ in entry) + 2
-        if builder.cells + needed > width and len(drawn_lines) + 1 < lines:
-            drawn_lines.append(builder.build(width))
-            builder = LineBuilder(styles).gap(AXIS - 2)
-        is_last = len(drawn_lines) + 1 == lines
-        if builder.cells + needed + (len(f"  +{left - 1}") if left > 1 and is_last else 0) > width:
-            if left:
-                builder.gap(2).write(f"+{left}", "muted")
-            break
-        builder.gap(2)
-        for text, style in entry:
-            builder.write(text, style or "muted")
-    return [*drawn_lines, builder.build(width)]
+        words.insert(0, day_time(at, graph.until - 1, "%H:%M:%S"))
+    return draw_rule(graph.title, words, styles, width)
+
+
+def draw_rule(title: str, words: Sequence[str], styles: StyleSet, width: int) -> Line:
+    """Draw a title and words at both ends of a rule, as many words as there is room for: `╶ heat ──── 79 °C ╴`."""
+    bar, first, last = ("-", "-", "-") if styles.glyphs.ascii else ("─", "╶", "╴")
+    shown = list(words)
+    between = f" {styles.glyphs.dot} "
+    while shown and cell_len(title) + cell_len(between.join(shown)) + 7 > width:
+        shown.pop()
+    builder = LineBuilder(styles).write(first, "faint")
+    if title:
+        builder.gap().write(title, "strong", min(cell_len(title), width)).gap()
+    end = width - 2 - cell_len(between.join(shown)) - bool(shown)
+    builder.write(bar * (end - builder.cells), "faint")
+    for place, one in enumerate(shown):
+        builder.write(between if place else " ", "faint").write(one, "text" if place == 0 else "muted")
+    return builder.write(f" {last}", "faint").build(width)
+
+
+def _words(graph: Graph, styles: StyleSet, column: int | None, cells: int) -> list[str]:
+    """Return the values of now or of a column, and the extent: `588 W`, `limit 700`, `min 46 mean 75 max 83`."""
+
+    def shown(value: float | None) -> str:
+        return graph.show(value) if value is not None and isfinite(value) else styles.glyphs.missing
+
+    values = [curve.now if column is None else at_column(curve.values, column, cells) for curve in graph.curves]
+    extent = graph.extent
+    if graph.stacked:
+        some = [one for one in values if one is not None]
+        words = [f"{shown(sum(some) if some else None)}{f' of {shown(graph.whole)}' * (graph.whole is not None)}"]
+        if column is not None:
+            words += [f"{one.label} {shown(value)}" for one, value in zip(graph.curves, values, strict=True) if value]
+    else:
+        unit = f" {graph.unit}" * (bool(graph.unit) and values[0] is not None)
+        words, extent = [shown(values[0]) + unit], graph.curves[0].extent
+    mean = f" mean {shown(extent.mean)}" if extent is not None and column is None else ""
+    if graph.down is not None:  # both halves have their words in one line
+        return [words[0] + mean, *_words(graph.down, styles, column, cells)]
+    words += [f"{one.label} {graph.show(one.value)}" for one in graph.limits if isinstance(one.value, (int, float))]
+    if extent is not None and column is None and shown(extent.low) != shown(extent.high):
+        words.append(f"min {shown(extent.low)}{mean} max {shown(extent.high)}")
+    return words
 
 
 def _limit_sign(glyphs: Glyphs) -> str:
@@ -231,19 +258,21 @@ def axis_top(value: float, scale: float = 1.0) -> float:
 def _value_labels(graph: Graph, rows: int, styles: StyleSet) -> dict[int, str]:
     """Return the labels of the value axis by row: both ends, and round values where there is room."""
     low, top = graph.low, graph.top
+    if graph.down is not None:
+        ends = {rows - 1: graph.down.show(graph.down.top)} if rows > 1 else {}
+        return {**ends, 0: graph.show(top)}
     labels = {rows - 1: graph.show(low), 0: graph.show(top)}
     if rows < _LEAST_STEP * 2 + 1 or not 0 < top - low < inf:
         return labels
-    down = 4 if _in_braille(graph, styles) else 1
     step = graph.scale * round_up((top - low) / graph.scale / min(_MOST_STEPS, (rows - 1) // _LEAST_STEP))
     for number in range(floor(low / step) + 1, ceil(top / step)):
         value = number * step
         row: int | None
-        if graph.stacked:
+        if graph.stacked or graph.filled:
             row = _row_of(value, graph, rows / (top - low), rows, 1)
         else:
-            level = _levels([value], 1, rows * down, low, top)[0]
-            row = rows - 1 - (level or 0) // down
+            down = 4 if styles.glyphs.braille else 1
+            row = rows - 1 - (_levels([value], 1, rows * down, low, top)[0] or 0) // down
         if row is not None and _LEAST_STEP <= row <= rows - 1 - _LEAST_STEP:
             labels[row] = graph.show(value)
     return labels
@@ -273,7 +302,7 @@ def _with_cursor(spans: Sequence[Span], column: int, styles: StyleSet) -> list[S
     return found
 
 
-# -- lines ---------------------------------------------------------------------------------------------------------
+# -- lines and filled curves ---------------------------------------------------------------------------------------
 
 
 def _levels(values: Values, columns: int, levels: int, low: float, top: float) -> list[int | None]:
@@ -286,37 +315,54 @@ def _levels(values: Values, columns: int, levels: int, low: float, top: float) -
     return [None if one is None else round(min(highest, max(0.0, (one - low) * scale))) for one in found]
 
 
-def _in_braille(graph: Graph, styles: StyleSet) -> bool:
-    return not styles.glyphs.ascii and (bool(styles.color) or len(graph.curves) == 1)
+def _filled(graph: Graph, styles: StyleSet, cells: int, rows: int, *, hangs: bool = False) -> list[list[Span]]:
+    """Draw a curve whose area is filled: up from the lowest row, or down from the uppermost one where it `hangs`.
+
+    A known value of 0 has the lowest dots, so that it differs from a gap.
+    """
+    curve, glyphs = graph.curves[0], styles.glyphs
+    across, steps = (2, 4) if glyphs.braille else (1, len(_HANGING[glyphs.ascii]) if hangs else len(glyphs.levels))
+    levels = _levels(curve.values, cells * across, rows * steps + 1, 0.0, graph.top)
+    drawn = []
+    for row in range(rows):
+        base = steps * (row if hangs else rows - 1 - row)
+        parts = [0 if one is None else min(steps, max(0, max(1, one) - base)) for one in levels]
+        if not glyphs.braille:
+            signs = " " + (_HANGING[glyphs.ascii] if hangs else glyphs.levels)
+            drawn.append("".join(signs[part] for part in parts))
+        else:
+            sides = _HANGS if hangs else _STANDS
+            pairs = zip(parts[::2], parts[1::2], strict=True)
+            drawn.append("".join(_BRAILLE[sides[0][left] | sides[1][right]] for left, right in pairs))
+    if hangs or not graph.limits:
+        return [[Span(text, curve.style, cells)] for text in drawn]
+    pieces = [[Piece(char, curve.style) for char in text] for text in drawn]
+    for limit in graph.limits:
+        for column, value in enumerate(_columns(limit.values, cells)):
+            at = _row_of(value, graph, rows / graph.top if graph.top > 0 else 0.0, rows, 1)
+            if at is not None:
+                pieces[at][column] = Piece(_limit_sign(glyphs), limit.style)
+    return [join_pieces(row) for row in pieces]
 
 
-def _lines(graph: Graph, styles: StyleSet, cells: int, rows: int) -> list[list[Span]]:
-    """Draw curves as lines: in braille, or with a character for each where they would else look alike."""
-    braille = _in_braille(graph, styles)
+def _line(graph: Graph, styles: StyleSet, cells: int, rows: int) -> list[list[Span]]:
+    """Draw a curve as a line: in braille, or with a character a cell."""
+    braille, curve = styles.glyphs.braille, graph.curves[0]
     across, down = (2, 4) if braille else (1, 1)
-    masks = [[bytearray(cells) for _ in range(rows)] for _ in graph.curves]
-    for curve, grid in zip(graph.curves, masks, strict=True):
-        _trace(_levels(curve.values, cells * across, rows * down, graph.low, graph.top), grid, across, down)
+    grid = [bytearray(cells) for _ in range(rows)]
+    _trace(_levels(curve.values, cells * across, rows * down, graph.low, graph.top), grid, across, down)
     dashes = [
         _limit_places(limit, cells, rows * down, graph, styles, braille=braille, down=down) for limit in graph.limits
     ]
-    base = styles("text")
-    if len(masks) == 1 and not dashes and braille:
-        style = graph.curves[0].style
-        return [[Span(bytes(row).decode("latin-1").translate(_BRAILLE), style, cells)] for row in masks[0]]
     drawn = []
-    for row in range(rows):
-        pieces = [Piece(" ", base)] * cells
-        dots = {}
-        for dashed in dashes:
-            for column, piece in dashed.get(row, ()):
-                pieces[column] = dots[column] = piece
-        for curve, grid in zip(graph.curves, masks, strict=True):
-            mask = grid[row]
-            if any(mask):
-                for column, bits in enumerate(mask):
-                    if bits:
-                        pieces[column] = _crossed(bits, curve, dots.get(column), column, braille=braille)
+    for row, mask in enumerate(grid):
+        pieces = [Piece(" ", styles("text"))] * cells
+        dots = {column: piece for dashed in dashes for column, piece in dashed.get(row, ())}
+        for column, bits in enumerate(mask):
+            if bits:
+                pieces[column] = _crossed(bits, curve, dots.get(column), column, braille=braille)
+            elif column in dots:
+                pieces[column] = dots[column]
         drawn.append(join_pieces(pieces))
     return drawn
 
@@ -324,9 +370,9 @@ def _lines(graph: Graph, styles: StyleSet, cells: int, rows: int) -> list[list[S
 def _crossed(bits: int, curve: Curve, limit: Piece | None, column: int, *, braille: bool) -> Piece:
     """Return a cell of a curve; where a limit is in the same cell, every fourth has the limit's colour."""
     if limit is None:
-        return Piece(_BRAILLE[bits] if braille else curve.mark, curve.style)
+        return Piece(_BRAILLE[bits] if braille else "*", curve.style)
     if not braille:
-        return limit if column % 4 == 0 else Piece(curve.mark, curve.style)
+        return limit if column % 4 == 0 else Piece("*", curve.style)
     return Piece(_BRAILLE[bits | ord(limit.char) - 0x2800], limit.style if column % 4 == 0 else curve.style)
 
 
@@ -363,8 +409,8 @@ def _limit_places(
 # -- areas ---------------------------------------------------------------------------------------------------------
 
 
-def _areas(graph: Graph, styles: StyleSet, cells: int, rows: int) -> list[list[Span]]:
-    """Draw curves stacked: each area has its colour, and its initial every few cells; without colours in every cell."""
+def _areas(graph: Graph, styles: StyleSet, cells: int, rows: int, cursor: int | None) -> list[list[Span]]:
+    """Draw curves stacked: each area has its colour, and its name and value once; without colours it is of initials."""
     whole = styles.glyphs.ascii or not styles.color
     per = 1 if whole else 8
     extent = graph.top - graph.low
@@ -388,9 +434,39 @@ def _areas(graph: Graph, styles: StyleSet, cells: int, rows: int) -> list[list[S
                 total += max(0.0, value)
             ends.append(round(min(rows * per, (total - graph.low) * scale)) if total > graph.low else 0)
         lines = tuple(_row_of(one[column], graph, scale, rows, per) for one in limits)
-        letter = column % _LETTERS == _LETTERS // 2
-        columns.append(paint(tuple(ends) if some else None, lines, letter))
-    return [join_pieces(pieces) for pieces in zip(*columns, strict=True)]
+        columns.append(paint(tuple(ends) if some else None, lines))
+    plot = [list(pieces) for pieces in zip(*columns, strict=True)]
+    for place, curve in enumerate(graph.curves):
+        value = curve.now if cursor is None else values[place][cursor]
+        _write_name(plot, curve, "" if value is None else graph.show(value), styles)
+    return [join_pieces(pieces) for pieces in plot]
+
+
+def _write_name(plot: list[list[Piece]], curve: Curve, value: str, styles: StyleSet) -> None:
+    """Write name and value into the widest stretch of an area, in the longest form that fits; nothing where none does.
+
+    Of several stretches it is the middle one, and the place moves by `_SNAP` cells.
+    """
+    glyphs = styles.glyphs
+    full = Piece(glyphs.hatch if curve.hatched else " " if styles.color else curve.mark, curve.style)
+    stretches: list[tuple[int, list[Piece], int]] = []
+    for pieces in plot:
+        x = 0
+        for piece, run in groupby(pieces):
+            cells = len(list(run))
+            if piece == full:
+                stretches.append((cells, pieces, x))
+            x += cells
+    widest = max((cells for cells, *_ in stretches), default=0)
+    parts = [curve.label, value, curve.limit]
+    for count in (3, 2, 1):
+        words = " ".join(["", *filter(None, parts[:count]), ""])
+        if cell_len(words) == len(words) <= widest and (words.isascii() or not glyphs.ascii):
+            found = [one for one in stretches if one[0] == widest]
+            _, pieces, first = found[len(found) // 2]
+            first += (widest - len(words)) // 2 // _SNAP * _SNAP
+            pieces[first : first + len(words)] = [Piece(char, curve.style) for char in words]
+            return
 
 
 def _row_of(value: float | None, graph: Graph, scale: float, rows: int, per: int) -> int | None:
@@ -408,12 +484,12 @@ class _AreaPainter:
         self._style_set, self._rows, self._per = styles, rows, per
         self._base = styles("text")
 
-    def paint(self, ends: tuple[int, ...] | None, lines: tuple[int | None, ...], letter: bool) -> list[Piece]:
+    def paint(self, ends: tuple[int, ...] | None, lines: tuple[int | None, ...]) -> list[Piece]:
         """Return the cells of a column, from the top; `ends` are the upper ends of the areas, None for a gap."""
         pieces: list[Piece] = []
         for row in range(self._rows):
             low = (self._rows - 1 - row) * self._per
-            owner, piece = (None, Piece(" ", self._base)) if ends is None else self._cell(ends, low, letter)
+            owner, piece = (None, Piece(" ", self._base)) if ends is None else self._cell(ends, low)
             for limit, at in zip(self._limits, lines, strict=False):
                 if at == row and ends is not None:
                     piece = Piece(_limit_sign(self._style_set.glyphs), self._on(limit.style, owner))
@@ -425,7 +501,7 @@ class _AreaPainter:
         area = Style() if owner is None else self._curves[owner].style
         return Style(area.color, area.background) if area.background and self._style_set.color else style
 
-    def _cell(self, ends: tuple[int, ...], low: int, letter: bool) -> tuple[int | None, Piece]:
+    def _cell(self, ends: tuple[int, ...], low: int) -> tuple[int | None, Piece]:
         """Return the owner of most of a cell (None for nothing), and the cell; `low` is the level of its lower edge."""
         per = self._per
         high = low + per
@@ -442,24 +518,24 @@ class _AreaPainter:
         place = max(range(len(parts)), key=lambda one: parts[one][0])
         inside, most, begin, until = parts[place]
         if inside == per or (begin > low and until < high):
-            return most, self._full(most, letter)
+            return most, self._full(most)
         if begin == low:
             return most, self._split(most, parts[place + 1][1], until - low)
         return most, self._split(parts[place - 1][1], most, begin - low)
 
-    def _full(self, owner: int | None, letter: bool) -> Piece:
+    def _full(self, owner: int | None) -> Piece:
         if owner is None:
             return Piece(" ", self._base)
         curve = self._curves[owner]
         if curve.hatched:
             return Piece(self._style_set.glyphs.hatch, curve.style)
-        return Piece(curve.mark if letter or not self._style_set.color else " ", curve.style)
+        return Piece(" " if self._style_set.color else curve.mark, curve.style)
 
     def _split(self, lower: int | None, upper: int | None, eighths: int) -> Piece:
         """Return a cell with two owners, the lower one in some eighths of it."""
         below = None if lower is None else self._curves[lower]
         above = None if upper is None else self._curves[upper]
         if below is None or below.hatched:
-            return self._full(lower if eighths >= 4 else upper, letter=False)
+            return self._full(lower if eighths >= 4 else upper)
         background = self._base.background if above is None or above.hatched else above.style.background
         return Piece(self._style_set.glyphs.levels[eighths - 1], Style(below.style.background, background))

@@ -189,11 +189,13 @@ class Glyphs(msgspec.Struct, frozen=True):
     degree: str = "°"
     branch: str = "└"
     times: str = "×"
+    braille: bool = True
+    """Whether graphs have dots; else blocks or ASCII."""
     ascii: bool = False
 
 
 UNICODE: Final = Glyphs()
-PLAIN: Final = Glyphs(seam="▐", fill="━", eighths="", swatch=" ")
+PLAIN: Final = Glyphs(seam="▐", fill="━", eighths="", swatch=" ", braille=False)
 """Glyphs for few or no colours: a bar is drawn with lines."""
 ASCII: Final = Glyphs(
     critical="!",
@@ -218,6 +220,7 @@ ASCII: Final = Glyphs(
     degree="C",
     branch="+",
     times="x",
+    braille=False,
     ascii=True,
 )
 

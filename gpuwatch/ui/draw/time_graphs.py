@@ -28,16 +28,14 @@ from gpuwatch.ui.draw.graph import (
     points,
     time_at,
 )
-from gpuwatch.ui.draw.lines import Line, LineBuilder, blank
+from gpuwatch.ui.draw.lines import Line, LineBuilder
 from gpuwatch.ui.draw.sheet import Fact, Section, reason_words
-from gpuwatch.ui.draw.theme import StyleSet
+from gpuwatch.ui.draw.theme import Role, StyleSet
 from gpuwatch.ui.draw.time_axis import SPANS, Mark, axis_end, draw_strip, plot_cells
 from gpuwatch.ui.draw.view import day_time, mark_of, replay_words
 
 MOST_EVENTS: Final = 12
 """Events that a page lists, at most."""
-HIGH_GRAPH: Final = 10
-"""Lines of a graph from which on its legend may have two."""
 _LEAST_SEEN: Final = 0.05 * GIB
 """Bytes of an area that can be seen."""
 SMALL: Final = 16
@@ -65,8 +63,6 @@ class GraphBlock:
         """Lines; with one line there is the legend alone."""
         self.cursor: float | None = None
         """Wall-clock time whose values the legend shows; None for the newest."""
-        self.legend_lines: int | None = None
-        """Lines of the legend, so that plots beside each other begin at one height; None for as many as it needs."""
         self._key: object = None
         self._plot: list[Line] = []
 
@@ -74,16 +70,17 @@ class GraphBlock:
         graph = self.graph
         if graph is None or self.height <= 0:
             return []
-        curves = [(curve.values, curve.style, curve.mark) for curve in graph.curves]
-        lines = self.legend_lines or 1 + (self.height >= HIGH_GRAPH)
-        legend = draw_legend(graph, styles, width, lines=lines, cursor=self.cursor)
-        legend += [blank(styles, width)] * ((self.legend_lines or 0) - len(legend))
         place = (id(styles), width, self.height, self.cursor, graph.until, graph.span, graph.top, graph.low)
-        key = (*place, curves, graph.limits, graph.marks, graph.empty, len(legend))
+        hanging = graph.down.curves if graph.down is not None else ()
+        curves = [
+            (one.label, one.limit, one.values, one.style, one.now and graph.show(one.now))
+            for one in (*graph.curves, *hanging)
+        ]
+        key = (*place, curves, graph.limits, graph.marks, graph.empty, graph.down and graph.down.top)
         if key != self._key:
             self._key = key
-            self._plot = draw_plot(graph, styles, width, self.height - len(legend), cursor=self.cursor)
-        return [*legend, *self._plot]
+            self._plot = draw_plot(graph, styles, width, self.height - 1, cursor=self.cursor)
+        return [draw_legend(graph, styles, width, cursor=self.cursor), *self._plot]
 
 
 class TimeGraphs:
@@ -221,15 +218,13 @@ class FrameGraphs(TimeGraphs):
             self._series[key] = series
         return series.values
 
-    def curve(
-        self, gpu: str, owner: str, metric: Metric, now: Reading, label: str = "", *, other: bool = False
-    ) -> Curve:
-        """Return the line of a series with its extent; the `other` of two has another colour."""
-        values, style = self.read(gpu, owner, metric), self.styles("text" if other else "note")
+    def curve(self, gpu: str, owner: str, metric: Metric, now: Reading, role: Role = "note") -> Curve:
+        """Return the curve of a series with its extent."""
+        values, style = self.read(gpu, owner, metric), self.styles(role)
         extent = self._series[Key(gpu, owner, metric)].extent
         if extent is not None and known(now) and self.end is None:
             extent = extent._replace(low=min(extent.low, now), high=max(extent.high, now))
-        return Curve(label, values, style, label[:1].lower() or "*", number(now), extent=extent)
+        return Curve("", values, style, now=number(now), extent=extent)
 
     @property
     def _since(self) -> float | None:
@@ -266,8 +261,8 @@ class FrameGraphs(TimeGraphs):
 
     # -- memory ----------------------------------------------------------------------------------------------------
 
-    def memory_graph(self, gpu: Gpu, marks: Sequence[Mark]) -> Graph:
-        """Return the graph of the memory by owner, with the declared limits of those who have any."""
+    def memory_graph(self, gpu: Gpu, marks: Sequence[Mark], **other: Any) -> Graph:
+        """Return the graph of the memory by owner, with the declared limits of those who have any; `other` as above."""
         timeline, key = self.frame.history.timeline, gpu.key
         styles = self.styles
         used = self.read(key, "", Metric.USED, stacked=True)
@@ -290,10 +285,9 @@ class FrameGraphs(TimeGraphs):
             if part is not None and part.declared is not None:
                 sums = declared_by(holders[uid].gpu, holders[uid].processes, self.frame.holdings.processes)
                 if not sums.unread and not sums.undeclared:
-                    limit = gib(part.declared)
-                label_once = "" if limits else "as declared"
+                    limit = f"of {gib(part.declared)} declared"
                 since = max(one.process.started or 0.0 for one in holders[uid].processes)
-                limits.append(GraphLimit(label_once, self._above(below, part.declared, since), styles("strong")))
+                limits.append(GraphLimit("", self._above(below, part.declared, since), styles("strong")))
             below = [
                 None if base is None and value is None else (base or 0.0) + (value or 0.0)
                 for base, value in zip(below, values, strict=True)
@@ -317,8 +311,8 @@ class FrameGraphs(TimeGraphs):
             curves.append(Curve(label, rest, styles("muted"), styles.glyphs.hatch, unknown, hatched=True))
         whole = usable(gpu)
         return self.graph(
-            "Memory",
-            "GiB" if whole is None else f"GiB of {gib(whole)}",
+            "memory, GiB by owner",
+            "GiB",
             curves,
             axis_top(reach(whole, largest(below, used, least=0.1 * GIB)), GIB),
             limits=limits,
@@ -328,6 +322,8 @@ class FrameGraphs(TimeGraphs):
             stacked=True,
             empty=reason_words(memory.used),
             extent=self._series[Key(key, "", Metric.USED)].extent,
+            whole=whole,
+            **other,
         )
 
     def _unowned(self, gpu: str, rest: Values, below: Values, curves: Sequence[Curve]) -> Values:

@@ -347,18 +347,18 @@ async def test_a_host_has_its_gpus_owners_alerts_and_graphs() -> None:
         assert "reading" not in lines(app)[0]
         assert "70.0 of 60.0 GiB declared, 10.0 over, idle 3h00m" in line_of(app, "ada 70.0 of")
         assert "memory near limit" in text(app)
-        assert "ada 70.0" in line_of(app, "Memory GiB of")
-        assert "rest 2.0" in line_of(app, "Memory GiB of")
-        assert line_of(app, "Power W").split()[2] == "300"
+        assert " 72.0 of 320.0 ╴" in line_of(app, "╶ memory")
+        assert text(app).count(" ada 70.0 ") == 2
+        assert " 300 W ╴" in line_of(app, "╶ power")
         assert "no values in this time" in text(app), "of the temperature the server has none"
         await press(pilot, "down", "down")
         assert lines(app)[0].startswith(" a · GPU 1 H100 ")
-        assert "Power W  —" in text(app)
+        assert " — ╴" in line_of(app, "╶ power")
         await press(pilot, "up", "5")
         assert reader.asked[1:] == [("a", cast(FleetHostScreen, top(app)).graphs.until - 86400.0, 360.0, 240)]
         assert "last 24 h, reading" in lines(app)[0]
         await answer(pilot, reader, past_of(reader))
-        assert line_of(app, "Power W").split()[2] == "300"
+        assert " 300 W ╴" in line_of(app, "╶ power")
         await press(pilot, "escape")
         assert type(top(app)) is MapScreen
 
@@ -373,7 +373,7 @@ async def test_a_host_that_is_down_still_shows_its_past() -> None:
         await answer(pilot, reader, replace(past_of(reader), gpus=known))
         assert "1 GPU H100" in lines(app)[0]
         assert "down" in text(app)
-        assert line_of(app, "Power W").split()[2] == "300"
+        assert " 300 W ╴" in line_of(app, "╶ power")
 
 
 async def test_a_host_that_cannot_be_read_says_so_and_keeps_its_graphs() -> None:
@@ -387,7 +387,7 @@ async def test_a_host_that_cannot_be_read_says_so_and_keeps_its_graphs() -> None
         assert "no answer" not in text(app)
         await publish(app, pilot, replace(app.fleet, taken=NOW + 20.0))
         await answer(pilot, reader, OSError("gone"))
-        assert line_of(app, "Power W").split()[2] == "300"
+        assert " 300 W ╴" in line_of(app, "╶ power")
         await publish(app, pilot, replace(app.fleet, hosts=()))
         assert "the server does not list this host any more" in lines(app)[1]
         assert "80.0" in text(app), "its last figures"
@@ -399,8 +399,8 @@ async def test_an_old_value_is_not_shown_as_that_of_now() -> None:
         past = past_of(reader)
         ended = {key: [*values[:60], *[None] * 180] for key, values in past.series.items()}
         await answer(pilot, reader, replace(past, series=ended))
-        assert "Power W  —" in text(app)
-        assert "ada —" in line_of(app, "Memory GiB of")
+        assert " — ╴" in line_of(app, "╶ power")
+        assert " — of " in line_of(app, "╶ memory")
 
 
 def test_values_are_asked_for_no_closer_than_they_are_sampled() -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -56,6 +57,7 @@ def of(
     top: float = 100.0,
     limits: tuple[GraphLimit, ...] = (),
     marks: tuple[Mark, ...] = (),
+    **other: Any,
 ) -> Graph:
     """A graph of some curves, called a, b and so on."""
     styles.add_people({place: chr(97 + place) for place in range(len(values))})
@@ -64,13 +66,13 @@ def of(
         Curve(f"{chr(97 + place)}da", one, styles.owner(place).fill if stacked else line, chr(97 + place), 7.0)
         for place, one in enumerate(values)
     ]
-    return Graph("Memory", END, 600.0, curves, top, "GiB", stacked=stacked, limits=limits, marks=marks)
+    return Graph("Memory", END, 600.0, curves, top, "GiB", stacked=stacked, limits=limits, marks=marks, **other)
 
 
 def draw_graph(graph: Graph, styles: StyleSet, width: int, height: int, *, cursor: float | None = None) -> list[Line]:
     """The legend and the plot."""
     return [
-        draw_legend(graph, styles, width, cursor=cursor)[0],
+        draw_legend(graph, styles, width, cursor=cursor),
         *draw_plot(graph, styles, width, height - 1, cursor=cursor),
     ]
 
@@ -95,7 +97,7 @@ series = st.lists(numbers, max_size=150)
 
 @given(
     st.lists(series, min_size=1, max_size=5),
-    st.booleans(),
+    st.sampled_from(["stacked", "filled", "line", "mirrored"]),
     st.integers(10, 400),
     st.integers(3, 60),
     st.sampled_from(list(STYLE_SETS)),
@@ -106,7 +108,7 @@ series = st.lists(numbers, max_size=150)
 @pytest.mark.uncounted
 def test_every_graph_is_as_large_as_asked(
     values: list[list[float | None]],
-    stacked: bool,
+    shape: str,
     width: int,
     height: int,
     name: str,
@@ -117,7 +119,10 @@ def test_every_graph_is_as_large_as_asked(
     styles = STYLE_SETS[name]
     limits = (GraphLimit("limit", limit, styles("strong")), GraphLimit("max", 30.0, styles("muted")))
     marks = (Mark(cursor, "!", Style()), Mark(END - 10, "!", Style()))
-    graph = of(*values, stacked=stacked, styles=styles, top=top, limits=limits, marks=marks)
+    other: dict[str, Any] = {"filled": shape != "line", "axis": height % 2 == 0}
+    if shape == "mirrored":
+        other["down"] = of(values[-1], styles=styles, top=top)
+    graph = of(*values, stacked=shape == "stacked", styles=styles, top=top, limits=limits, marks=marks, **other)
     lines = draw_graph(graph, styles, width, height, cursor=cursor)
     assert len(lines) == height
     assert [sum(span.cells for span in line) for line in lines] == [width] * height
@@ -142,7 +147,7 @@ def test_gaps_stay_empty(values: list[float | None], stacked: bool, name: str) -
 
 
 def test_a_line_joins_its_values_and_stays_on_its_level() -> None:
-    rows = plot(draw_graph(of([0.0] * 12 + [100.0] * 12), STYLE_SETS["colours"], 12 + AXIS, 6))
+    rows = plot(draw_graph(of([0.0] * 12 + [100.0] * 12, filled=False), STYLE_SETS["colours"], 12 + AXIS, 6))
     assert rows == ["      ⡏⠉⠉⠉⠉⠉", "      ⡇     ", "      ⡇     ", "⣀⣀⣀⣀⣀⣀⠇     "]
 
 
@@ -157,7 +162,7 @@ def test_areas_are_stacked_in_the_owners_colours() -> None:
 def test_areas_without_colours_are_made_of_initials() -> None:
     styles = STYLE_SETS["none"]
     rows = plot(draw_graph(of([25.0] * 24, [50.0] * 24, stacked=True, styles=styles), styles, 24 + AXIS, 6))
-    assert rows == [" " * 24, "b" * 24, "b" * 24, "a" * 24]
+    assert rows == [" " * 24, "b" * 24, "bbbbbbbb bda 7 bbbbbbbbb"[:24], "aaaaaaaa ada 7 aaaaaaaaa"[:24]]
 
 
 @pytest.mark.parametrize("name", STYLE_SETS)
@@ -175,34 +180,64 @@ def test_a_limit_is_a_line_of_its_own_sign_with_and_without_colours(name: str) -
     assert len(set(rows[0])) == 1
     assert rows[0][0] != " "
     if styles.glyphs.ascii:
-        rows = plot(draw_graph(of([90.0] * 24, styles=styles, limits=limits), styles, 24 + AXIS, 6))
+        graph = of([90.0] * 24, styles=styles, limits=limits, filled=False)
+        rows = plot(draw_graph(graph, styles, 24 + AXIS, 6))
         assert rows[0].count(sign) == 6
 
 
+def test_filled_curves_stand_on_a_line_and_hang_from_it() -> None:
+    """A value of 0 has its lowest dots, and a gap none; without braille there are blocks or ASCII."""
+    values = [0.0, 50.0, 100.0, None]
+    drawn = {}
+    for name in ("colours", "16", "ascii"):
+        styles = STYLE_SETS[name]
+        graph = of([one for one in values for _ in range(8)], styles=styles, axis=False)
+        graph = msgspec.structs.replace(graph, down=msgspec.structs.replace(graph, top=200.0))
+        lines = [draw_legend(graph, styles, 16 + AXIS), *draw_plot(graph, styles, 16 + AXIS, 4)]
+        drawn[name] = ["".join(plain(line)[AXIS::4]) for line in lines[1:]]
+    assert drawn["colours"] == ["  ⣿ ", "⣀⣿⣿ ", "⠉⠛⣿ ", "    "]
+    assert drawn["16"] == ["  █ ", "▁██ ", "▀▀█ ", "    "]
+    assert drawn["ascii"] == ["  # ", "_## ", "''# ", "    "]
+
+
+def test_an_area_has_its_owners_name_and_value_once_in_the_longest_form_that_fits() -> None:
+    styles = STYLE_SETS["colours"]
+    graph = of([50.0] * 24 + [None] * 12, stacked=True, limits=(GraphLimit("", 25.0, Style()),))
+    graph = msgspec.structs.replace(graph, curves=[graph.curves[0]._replace(limit="of 31.6 declared")])
+
+    def names(cells: int, cursor: float | None = None) -> list[str]:
+        rows = plot(draw_graph(graph, styles, cells + AXIS, 8, cursor=cursor))
+        return [found[0].strip() for row in rows if (found := re.search(r"[a-z].*[a-z0-9]", row))]
+
+    assert names(60) == ["ada 7 of 31.6 declared"]
+    assert names(30) == ["ada 7"]
+    assert names(30, END - 500.0) == ["ada 50"]
+    assert names(12) == ["ada 7"]
+    assert draw_plot(of([50.0] * 6 + [None] * 30, stacked=True), styles, 18 + AXIS, 8)[4][-1].text.isspace()
+
+
 def test_the_legend_has_the_newest_values_and_those_of_the_cursor() -> None:
-    graph = of([1.0] * 30 + [2.0] * 30, [5.0] * 60, stacked=True)
-    assert "Memory GiB  a ada 7  b bda 7" in plain(draw_graph(graph, STYLE_SETS["colours"], 66, 9)[0])
-    early, late = (
-        plain(draw_graph(graph, STYLE_SETS["colours"], 66, 9, cursor=END - back)[0]) for back in (500.0, 100.0)
-    )
-    assert "13:55:45  a ada 1  b bda 5" in early
-    assert "a ada 2  b bda 5" in late
+    graph = of([1.0] * 30 + [2.0] * 30, [5.0] * 60, stacked=True, whole=80.0)
+    styles = STYLE_SETS["colours"]
+    assert plain(draw_legend(graph, styles, 30)) == "╶ Memory ────────── 14 of 80 ╴"
+    early, late = (plain(draw_legend(graph, styles, 66, cursor=END - back)) for back in (500.0, 100.0))
+    assert " 13:55:45 · 6 of 80 · ada 1 · bda 5 ╴" in early
+    assert "ada 2 · bda 5" in late
 
 
-def test_the_legend_has_extremes_where_there_is_room_and_a_second_line_in_a_high_graph() -> None:
-    limit = GraphLimit("limit", 120.0, Style())
-    graph = of([1.0] * 60, [5.0] * 60, limits=(limit,))
-    curves = [one._replace(extent=Extent(0.0, 1.0, 2.0, place + 1.0)) for place, one in enumerate(graph.curves)]
-    graph = msgspec.structs.replace(graph, curves=curves)
+def test_the_legend_has_limits_and_extremes_where_there_is_room() -> None:
+    graph = of([1.0] * 60, limits=(GraphLimit("limit", 120.0, Style()),))
+    styles = STYLE_SETS["colours"]
+    graph = msgspec.structs.replace(graph, curves=[graph.curves[0]._replace(extent=Extent(0.0, 1.0, 2.0, 3.0))])
+    both = msgspec.structs.replace(graph, down=graph)
 
-    def legend(width: int, lines: int) -> list[str]:
-        return [plain(line).rstrip() for line in draw_legend(graph, STYLE_SETS["colours"], width, lines=lines)]
+    def words(graph: Graph, width: int) -> str:
+        return re.sub("[╶─╴]+ ?", "", plain(draw_legend(graph, styles, width))).strip()
 
-    whole = "Memory GiB  a ada 7  b bda 7  limit 120  b min 1 mean 2 max 2"
-    assert legend(80, 2) == [whole]  # of what did not change there is nothing; a limit beyond the axis has no sign
-    assert legend(50, 1) == ["Memory GiB  a ada 7  b bda 7  limit 120"]
-    assert legend(28, 1) == ["Memory GiB  a ada 7  +2"]
-    assert legend(28, 2) == ["Memory GiB  a ada 7  b bda 7", "      limit 120"]
+    assert words(graph, 80) == "Memory 7 GiB · limit 120 · min 1 mean 2 max 3"
+    assert words(graph, 40) == "Memory 7 GiB · limit 120"
+    assert words(graph, 20) == "Memory 7 GiB"
+    assert words(both, 80) == "Memory 7 GiB mean 2 · 7 GiB · limit 120 · min 1 mean 2 max 3"
 
 
 @pytest.mark.parametrize(
@@ -224,11 +259,11 @@ def test_an_axis_over_two_days_names_them(width: int, span: float, until: float,
 
 def test_the_cursor_in_a_gap_has_no_value() -> None:
     graph = of([1.0] * 30 + [None] * 30)
-    assert plain(draw_graph(graph, STYLE_SETS["colours"], 66, 9, cursor=END - 100)[0]).rstrip().endswith("—")
+    assert plain(draw_graph(graph, STYLE_SETS["colours"], 66, 9, cursor=END - 100)[0]).rstrip().endswith("· — ╴")
 
 
 def test_the_axes_have_round_values_and_clock_times() -> None:
-    lines = [plain(line) for line in draw_graph(of([1.0] * 60), STYLE_SETS["colours"], 100 + AXIS, 12)]
+    lines = [plain(line) for line in draw_graph(of([1.0] * 60, filled=False), STYLE_SETS["colours"], 100 + AXIS, 12)]
     assert [line[:AXIS].strip(" ┤│└") for line in lines[1:]] == ["100", "", "", "", "50", "", "", "", "", "0", ""]
     assert "┴13:55" in lines[-1]
     assert "┴14:03" in lines[-1]
