@@ -73,12 +73,7 @@ PICTURES = (
     Picture("dashboard-80x24", 80, 24),
     Picture("process-120x40", 120, 40, keys=("j", "enter")),
     Picture("gpu-160x50", 160, 50, at=700.0, keys=("tab", "j", "enter"), watched=650.0, focus=1),
-    Picture("people-120x36", 120, 36, at=345.0, keys=("u", "j", "j"), watched=305.0),
-    Picture("tree-120x36", 120, 36, at=345.0, keys=("t", "right"), watched=305.0),
     Picture("strays-120x36", 120, 36, at=345.0, keys=("S", "space"), watched=305.0),
-    Picture("events-120x36", 120, 36, at=300.0, keys=("e", "j", "j", "j"), watched=300.0),
-    Picture("hosts-120x36", 120, 36, app="hosts"),
-    Picture("fleet-120x36", 120, 36, keys=("j", "j"), app="fleet"),
 )
 
 

@@ -23,6 +23,7 @@ from gpuwatch.commands.flags import add_flags
 
 PAGES: Final = (
     "guide",
+    "commands",
     "shares",
     "alerts",
     "configuration",

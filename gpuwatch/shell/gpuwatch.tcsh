@@ -36,6 +36,6 @@ complete gpuwatch \
         'n/--web-config/f/' \
         'p/1/(explain events replay fleet doctor docs pick run strays kill message report watch export notify status config completion)/' \
         'n/replay/f/' \
-        'n/docs/(guide shares alerts configuration stream service fleet metrics recording shell python design security)/' \
+        'n/docs/(guide commands shares alerts configuration stream service fleet metrics recording shell python design security)/' \
         'n/completion/(bash zsh fish tcsh)/' \
         'p/*/()/'
