@@ -146,10 +146,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """A run's name, a process's command line without the folder of its program, or a group's title."""
-        if self.process is None:
-            return self.title
-        return brief_command(self.process)
+        """A run's name, what a process runs, or a group's title."""
+        return self.title if self.process is None else brief_command(self.process, below=self.key[0] == "process")
 
     @property
     def where(self) -> str:

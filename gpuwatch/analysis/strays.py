@@ -15,7 +15,7 @@ import msgspec
 from gpuwatch.analysis.stray_facts import DEFAULT_LIMITS, StrayCandidate, StrayCandidates, StrayLimits, find_obstacle
 from gpuwatch.base.units import long_duration, ranges, steady_duration
 from gpuwatch.history.history import HistoryView
-from gpuwatch.model.fields import PROCESS, Amount, Field, amount, table
+from gpuwatch.model.fields import PROCESS, Amount, Field, amount, brief_command, table
 from gpuwatch.model.holdings import Holdings
 from gpuwatch.model.shares import has_gap
 from gpuwatch.model.snapshot import Gpu, IdleTimes, Knowledge, Process, Snapshot, number
@@ -83,7 +83,7 @@ STRAY: Final[Mapping[str, Field[Stray]]] = table(
         PROCESS["idle"].of(lambda one: amount(one.idle, at_least=one.idle_at_least), quiet=0),
         Field("cause", "cause", lambda one: f"{one.cause.value}, {one.sure.value}", right=False),
         PROCESS["in"].of(lambda one: around.where or None if (around := one.process.context) else None, title="in"),
-        PROCESS["command"].of(lambda one: one.process.command or f"[{one.process.name}]"),
+        PROCESS["command"].of(lambda one: brief_command(one.process)),
     )
 )
 """Fields of a stray."""

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import functools
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import PurePosixPath
 from typing import NamedTuple
+
+from gpuwatch.base.text import quote
 
 
 def _names(text: str) -> frozenset[str]:
@@ -77,6 +80,46 @@ _PYTHON_WRAPPERS = _names("""
     ipython IPython pdb ipdb debugpy cProfile profile coverage kernprof viztracer line_profiler streamlit
 """)
 """Python programs that run another script, which follows their own options."""
+
+_PREFIX_OPTIONS = {
+    **{"nice": "-n --adjustment", "env": "-u --unset -C --chdir", "timeout": "-s --signal -k --kill-after"},
+    **{"stdbuf": "-i -o -e --input --output --error", "ionice": "-c -n -p --class --classdata", "taskset": "-p"},
+    **{"numactl": "-C -N -m -i -p --physcpubind --cpunodebind --membind --interleave --preferred", "exec": "-a"},
+    **{"time": "-o -f --output --format", "sudo": "-u -g -p -C --user --group", "doas": "-u", "choom": "-n"},
+    **{"nohup": "", "setsid": "", "chrt": "", "unbuffer": "", "catchsegv": "", "command": "", "rlwrap": ""},
+    **{"strace": "-o -e -p -s -u", "ltrace": "-o -e -p -s -u", "proxychains4": "-f"},
+}
+"""Programs before whose command stand only options: those whose value is the next word."""
+
+_PREFIX_OPERANDS = {"timeout": 1, "taskset": 1, "chrt": 1}
+"""Words after the options and before the command: a duration, a mask, a priority."""
+
+_VERBS = {
+    name: _names(verbs)
+    for names, verbs in (
+        ("uv conda mamba micromamba poetry pipenv hatch pixi rye pdm fabric colossalai", "run"),
+        ("accelerate accelerate.commands.accelerate_cli", "launch"),
+        ("apptainer singularity enroot", "exec run start"),
+        ("nsys memray py-spy coverage", "profile run record start"),
+        ("uvx ncu nvprof compute-sanitizer firejail bwrap systemd-run", ""),
+    )
+    for name in names.split()
+}
+"""Wrappers with options of which not all are known here, and the subcommands that start a command; none for all."""
+
+_DAEMONS = _names("raylet orted prted prte mpispawn hydra_pmi_proxy hydra_bstrap_proxy")
+"""Launchers that name no command: another program tells them what to start."""
+
+_NAME_OPTIONS = _names("""
+    -J --job-name -n --name -p --partition --prefix --python -o --output -e --error -x -H --host --hostfile --with
+    --config_file --extra --group --project --directory -C --image --container-image --role --log_dir --log-dir
+""")
+"""Options of launchers and wrappers whose value may look like a program."""
+
+_SETUP_COMMANDS = _names("""
+    cd source . export set ulimit wait sleep echo exit true trap unset umask module eval date tee mkdir pushd popd
+""")
+"""Commands of a shell's script that are not what it is there for."""
 
 _AGENTS = {
     **{"ray": ("start",), "clearml-agent": ("daemon",), "clearml_agent": ("daemon",), "hq": ("worker",)},
@@ -404,8 +447,14 @@ def find_source(argv: tuple[str, ...]) -> CodeSource | None:
         return CodeSource(SourceKind.WORKER) if source.text.startswith(_WORKER_CODE) else source
     if source.kind is SourceKind.MODULE and name.startswith(_WORKER_MODULE):
         return CodeSource(SourceKind.WORKER)
-    wraps = name in LAUNCHERS or name in _PYTHON_WRAPPERS or name.removesuffix(".py") in _PYTHON_WRAPPERS
-    return _find_wrapped(arguments) if wraps else source
+    if name not in LAUNCHERS and name.removesuffix(".py") not in _PYTHON_WRAPPERS:
+        return source
+    words = _find_started(name, arguments)
+    if is_python("".join(words[:1])):
+        return find_source(words)
+    if words[:1] == ("-m",):
+        return CodeSource(SourceKind.MODULE, "".join(words[1:2]))
+    return CodeSource(SourceKind.FILE, words[0]) if words and words[0].endswith(".py") else None
 
 
 def unread_code(argv: tuple[str, ...]) -> str:
@@ -424,16 +473,6 @@ def unread_code(argv: tuple[str, ...]) -> str:
     if name in _PYTHON_WRAPPERS or (source is None and bool(argv) and is_python(argv[0])):  # ipython
         return "code that is typed or piped into Python is not read"
     return f"the code of {name} is not read" if name else ""
-
-
-def _find_wrapped(arguments: Sequence[str]) -> CodeSource | None:
-    """Return the script after the options of a wrapper: the first `*.py`, or the module after `-m`."""
-    for place, word in enumerate(arguments):
-        if word in ("-m", "--module"):
-            return CodeSource(SourceKind.MODULE, "".join(arguments[place + 1 : place + 2]))
-        if word.endswith(".py") and not word.startswith("-"):
-            return CodeSource(SourceKind.FILE, word)
-    return None
 
 
 def is_worker(argv: tuple[str, ...]) -> bool:
@@ -493,6 +532,16 @@ def find_web_server(argv: tuple[str, ...]) -> str:
     return name if name in _WEB_SERVERS and _has_verb(_WEB_SERVERS[name][1], arguments) else ""
 
 
+def find_model(argv: tuple[str, ...]) -> str:
+    """Return the model that the command line of a model's server names, as it is written; empty for none."""
+    words = parse_command(argv).arguments if find_model_server(argv) else ()
+    for place, word in enumerate(words):
+        flag, equals, value = word.partition("=")
+        if flag in ("--model", "--model-path", "--model_path", "--model-id"):
+            return value if equals else "".join(words[place + 1 : place + 2])
+    return words[1] if words[:1] == ("serve",) and words[1:] and not words[1].startswith("-") else ""
+
+
 def _has_verb(verbs: frozenset[str], arguments: Sequence[str]) -> bool:
     return not verbs or bool(arguments and arguments[0] in verbs)
 
@@ -548,19 +597,161 @@ def find_role(argv: tuple[str, ...], comm: str = "") -> Role:
 
 def _has_script(argv: tuple[str, ...]) -> bool:
     """Return whether a shell has a script or command to run; else it is interactive."""
+    return bool(_shell_words(argv))
+
+
+def _shell_words(argv: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a shell's script and its arguments, or the option with `c` and the command; empty where there is none."""
     words = parse_command(argv).arguments
     place = int(bool(argv) and PurePosixPath(argv[0]).name == "busybox")
     while place < len(words):
         word = words[place]
-        if not word.startswith(("-", "+")) or word == "--":
-            return True
+        if not word.startswith(("-", "+")):
+            return words[place:]
+        if word == "--":
+            return words[place + 1 :] or (word,)
         if word.startswith("-") and not word.startswith("--") and "c" in word:
-            return True
+            return words[place:]
         place += 2 if word in _SHELL_VALUES else 1
-    return False
+    return ()
 
 
 def _is_debugger(argv: tuple[str, ...]) -> bool:
     """Return whether a command line is VS Code's debugger with a program: `python …/debugpy/launcher 4711 --`."""
     source = parse_command(argv).source
     return source is not None and source.kind is SourceKind.FILE and "/debugpy/" in f"{source.text}/"
+
+
+# -- what runs, in the words of the screen -------------------------------------------------------------------------
+
+_MOST_WRAPPERS = 8
+"""Launchers, wrappers and shells, each started by the one before, that are seen through at most."""
+
+_PATH_START = ("/", "./", "../", "~/")
+_SCRIPTS = (".py", ".sh", ".ipynb", ".jl", ".R")
+_STARTED = SHELLS | _PREFIX_OPTIONS.keys() | LAUNCHERS.keys() | _MODEL_SERVERS.keys() | _VERBS.keys()
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+_NO_PROGRAM = re.compile(r"[-+].*|[\d.,:-]+[smhd]?|[A-Za-z_]\w*=.*|.*\.(?:sif|simg|sqsh)")
+_REDIRECTION = re.compile(r"[12&]?>>?(?:&[12-]|\s*[^\s;&|]+)|<\s*[^\s;&|<(]+")
+_COMMON_SCRIPTS = _names("__main__.py main.py app.py run.py server.py")
+"""Scripts that only their folder tells apart."""
+
+
+def split_command(line: str) -> tuple[str, ...]:
+    """Return the words of a line of `text.format_command_line`; of a cut one, and of a title, those between blanks."""
+    if "'" in line or '"' in line:
+        try:
+            return tuple(shlex.split(line))
+        except ValueError:  # it was cut within a quote, or a title has one
+            pass
+    return tuple(line.split())
+
+
+@functools.lru_cache(maxsize=2048)
+def label(line: str) -> str:
+    """Return a line of `text.format_command_line` as what runs: script or module first, then the arguments.
+
+    `train.py --lr 1`, `-m pkg.train`: without interpreter, launchers and wrappers. What is not understood stays.
+    """
+    argv = split_command(line)
+    words = unwrap(argv)
+    if is_kernel(argv):
+        return f"notebook {find_kernel_id(argv)[:8]}".rstrip()
+    if not words or words[0] == "-m":
+        return " ".join(map(quote, words))
+    if words == argv and not words[0].endswith(_SCRIPTS):
+        program, blank, rest = line.partition(" ")
+        return (program.rpartition("/")[2] if program.startswith(_PATH_START) else program) + blank + rest
+    path = PurePosixPath(words[0])
+    name = "/".join(path.parts[-2:] if path.name in _COMMON_SCRIPTS else path.parts[-1:]).lstrip("/")
+    return " ".join(map(quote, (name, *words[1:])))
+
+
+@functools.lru_cache(maxsize=256)
+def unwrap(argv: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what a command line runs in the end, with its arguments: a script, a module (after `-m`), an executable.
+
+    Python, and the launchers, wrappers and shells that start it, are left out as far as they are understood.
+    """
+    for _ in range(_MOST_WRAPPERS):
+        inner = _find_inner(argv)
+        if not inner:
+            break
+        argv = inner
+    return argv
+
+
+def _find_inner(argv: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what the program of a command line starts; empty where it starts nothing, or that is not understood."""
+    if not argv or argv[0] == "-m":
+        return ()
+    name, arguments, source = parse_command(argv)
+    if name in SHELLS:
+        words = _shell_words(argv)
+        is_script = bool(words) and words[0].startswith("-")
+        return _find_in_script("".join(words[1:2])) if is_script else words
+    if name in _PREFIX_OPTIONS:
+        return _skip_options(name, arguments)
+    starts = name in _VERBS or name.removesuffix(".py") in _PYTHON_WRAPPERS or _is_debugger(argv)
+    if (starts or (name in LAUNCHERS and name not in _DAEMONS)) and (found := _find_started(name, arguments)):
+        return found
+    if source is not None and source.kind is SourceKind.FILE:
+        return (source.text, *arguments)
+    return ("-m", source.text, *arguments) if source is not None and source.kind is SourceKind.MODULE else ()
+
+
+def _skip_options(name: str, arguments: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the command after the options of `nice`, `env` and the like."""
+    place, valued = 0, _PREFIX_OPTIONS[name].split()
+    while place < len(arguments) and ((word := arguments[place]).startswith("-") or _ASSIGNMENT.match(word)):
+        place += 1 + (word in valued)
+        if word == "--":
+            break
+    return arguments[place + _PREFIX_OPERANDS.get(name, 0) :]
+
+
+def _find_started(name: str, words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the command after the options of a launcher, not all of which are known: the first word that must be it.
+
+    Else the first path, else the first word that is neither an option, its value, nor a number.
+    """
+    if verbs := _VERBS.get(name):
+        verb = next((place for place, word in enumerate(words[:8]) if word in verbs), None)
+        if verb is None:
+            return ()
+        words = words[verb + 1 :]
+    has_modules = LAUNCHERS.get(name) not in ("srun", "mpirun")
+    places = [place for place, _ in enumerate(words) if not place or words[place - 1] not in _NAME_OPTIONS]
+    own = [place for place in places if not place or not re.fullmatch("-[^=]*", words[place - 1])]
+    for place in places:
+        word = words[place]
+        if word == "--":
+            return words[place + 1 :]
+        if has_modules and word in ("-m", "--module"):
+            return ("-m", *words[place + 1 :])
+        is_script = word.endswith(_SCRIPTS) and not word.startswith("-")
+        is_path = place in own and word.startswith(_PATH_START) and not _NO_PROGRAM.fullmatch(word)
+        if is_script or is_path or is_python(word) or _executable_name(word) in _STARTED:
+            return words[place:]
+    paths = [place for place in places if words[place].startswith(_PATH_START)]
+    plain = [place for place in own if not _NO_PROGRAM.fullmatch(words[place])]
+    return words[(plain or paths)[0] :] if plain or paths else ()
+
+
+def _find_in_script(script: str) -> tuple[str, ...]:
+    """Return the one command of a shell's script; empty where there are several, or none."""
+    lexer = shlex.shlex(_REDIRECTION.sub(" ", script.replace("\n", ";")), posix=True, punctuation_chars=True)
+    lexer.whitespace_split, lexer.commenters = True, ""
+    commands: list[list[str]] = [[]]
+    try:
+        for word in lexer:
+            if word and set(word) <= set("();<>|&"):
+                commands.append([])
+            elif commands[-1] or not _ASSIGNMENT.match(word):
+                commands[-1].append(word)
+    except ValueError:  # it was cut
+        return ()
+    found = [
+        tuple(one) for one in commands if one and one[0] not in _SETUP_COMMANDS and one[:2] != ["conda", "activate"]
+    ]
+    return found[0] if len(found) == 1 else ()

@@ -168,7 +168,7 @@ def format_command_line(argv: Sequence[str], limit: int = LIMIT) -> Clean:
     """
     shown, was_cut = _bounded(argv, limit + _MARGIN)
     words = redact(shown)
-    line = words[0] if len(words) == 1 else " ".join(map(_quote, words))
+    line = words[0] if len(words) == 1 else " ".join(map(quote, words))
     if was_cut:
         line = line[: min(max(len(line) - _MARGIN, 0), max(limit, 1) - 1)] + ELLIPSIS
     return clean(line, limit)
@@ -196,7 +196,8 @@ def _bounded(argv: Sequence[str], budget: int) -> tuple[list[str], bool]:
     return taken, False
 
 
-def _quote(arg: str) -> str:
+def quote(arg: str) -> str:
+    """Return an argument as it stands in a command line: with spaces or quotes in it, it is quoted."""
     if arg and not _compiled(_QUOTED).search(arg):
         return arg
     if "'" not in arg:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import posixpath
-import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from gpuwatch.base import procfs
+from gpuwatch.base.programs import split_command
 from gpuwatch.base.units import MIB
 from gpuwatch.model.holdings import GpuProcess, Holdings
 from gpuwatch.model.snapshot import Gpu, Presence, Reading, Reason, Snapshot, known
@@ -84,14 +84,11 @@ def _gpu(gpu: Gpu, holdings: Holdings) -> dict[str, Any]:
 
 def _process(held: GpuProcess) -> dict[str, Any]:
     process = held.process
-    try:  # the snapshot has the arguments with quotes; secrets stay masked
-        words = shlex.split(process.command)
-    except ValueError:  # cut within a quote
-        words = process.command.split()
+    words = split_command(process.command)  # secrets stay masked
     return {
         "username": process.user or _UNKNOWN,
         "command": posixpath.basename(words[0]) if words else _UNKNOWN,
-        "full_command": words or [_UNKNOWN],
+        "full_command": list(words) or [_UNKNOWN],
         "gpu_memory_usage": held.memory // MIB if held.complete else None,
         "cpu_percent": process.cpu if known(process.cpu) else None,
         "cpu_memory_usage": _whole(process.rss),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import binascii
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -218,7 +218,7 @@ def _has_launcher_variables(environ: Mapping[str, str]) -> bool:
 
 # -- runs ----------------------------------------------------------------------------------------------------------
 
-LONGEST_NAME = 40
+LONGEST_NAME = 64
 """Characters of a run's name."""
 
 NOTEBOOK = "notebook"
@@ -459,14 +459,17 @@ def _find_name(run: _Lineage, head: RelatedProcess | None) -> str:
 
 
 def format_run_name(argv: tuple[str, ...]) -> str:
-    """Return the name of a command line's program: `train.py`, `vllm serve`; empty where it only starts another.
+    """Return the name of a command line's program, and a server's model: `train.py`, `vllm serve meta/llama`.
 
-    Clean, and at most 40 characters long.
+    Empty where it only starts another. Clean, and at most 64 characters long.
     """
     if not argv or not argv[0]:
         return ""
     if programs.find_launcher(argv):
-        return _name_behind_launcher(argv)
+        started = programs.unwrap(argv)
+        return "" if started == argv else format_run_name(started)
+    if argv[0] == "-m":
+        return mask("".join(argv[1:2]), LONGEST_NAME)
     source = programs.find_source(argv)
     if source is None:
         return NOTEBOOK if programs.is_kernel(argv) else _with_subcommand(argv[0], argv)
@@ -475,11 +478,11 @@ def format_run_name(argv: tuple[str, ...]) -> str:
     if source.kind is SourceKind.CODE:
         return clean(f"{PurePosixPath(argv[0]).name} -c", LONGEST_NAME)
     if source.kind is SourceKind.MODULE:
-        return mask(source.text, LONGEST_NAME)
+        return clean(f"{mask(source.text)} {_model(argv)}".rstrip(), LONGEST_NAME)
     return _with_subcommand(source.text, argv)
 
 
-def _with_subcommand(word: str, argv: Sequence[str]) -> str:
+def _with_subcommand(word: str, argv: tuple[str, ...]) -> str:
     if "::" in word:  # a title: `ray::Trainer.train()`
         return clean(re.split(r"[.( ]", mask(word), maxsplit=1)[0], LONGEST_NAME)
     if len(argv) == 1:  # a title: only the first word may be a path
@@ -489,23 +492,16 @@ def _with_subcommand(word: str, argv: Sequence[str]) -> str:
     if name.endswith((".py", ".sh")) or programs.is_python(name):
         return name
     after = argv[argv.index(word) + 1 :] if word in argv else ()
-    return clean(f"{name} {after[0]}", LONGEST_NAME) if after and _SUBCOMMAND.fullmatch(after[0]) else name
+    verb = after[0] if after and _SUBCOMMAND.fullmatch(after[0]) else ""
+    return clean(" ".join(filter(None, (name, verb, _model(argv)))), LONGEST_NAME)
+
+
+def _model(argv: tuple[str, ...]) -> str:
+    model = programs.find_model(argv)
+    return _file_name(model) if model.startswith(("/", ".", "~")) else mask(model)
 
 
 def _file_name(path: str) -> str:
     """Return the name of a file. The path is masked before: the name of a secret may be cut off with the folders."""
     shown = mask(path)
     return clean(PurePosixPath(shown).name or shown, LONGEST_NAME)
-
-
-def _name_behind_launcher(argv: tuple[str, ...]) -> str:
-    """Return the name of the program that a launcher starts; empty where that is not Python."""
-    source = programs.find_source(argv)
-    if source is not None:
-        return _file_name(source.text)
-    for place, word in enumerate(argv[1:], 1):
-        if programs.is_python(word):
-            return format_run_name(argv[place:])
-        if word.endswith(".py") and not word.startswith("-"):
-            return _file_name(word)
-    return ""

@@ -15,6 +15,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar, cast
 import msgspec
 from msgspec.structs import replace
 
+from gpuwatch.base import programs
 from gpuwatch.base.units import (
     GIB,
     UNKNOWN,
@@ -229,7 +230,7 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def brief(self) -> str:
-        """Command line without the folder of its program."""
+        """What runs, as the column of commands has it: `train.py --lr 1`."""
         return brief_command(self.process)
 
     @property
@@ -270,18 +271,35 @@ _UNSEEN = {
 
 def shown_command(process: Process) -> str:
     """Return a command line, or the reason why there is none; both if it was read before and cannot be read now."""
+    return _with_presence(process, process.command)
+
+
+def brief_command(process: Process, *, below: bool = False) -> str:
+    """Return the same by what runs: `train.py --lr 1`.
+
+    A process whose title or code does not say that is named by its run: `vllm serve meta/llama (VLLM::EngineCore)`;
+    `below` the name of its run the title is enough.
+    """
+    own, run = programs.label(process.command), process.run
+    if run is None or not run.name or not own or run.name.partition(" ")[0] in own:
+        return _with_presence(process, own)
+    argv = programs.split_command(process.command)
+    if programs.is_worker(argv):
+        own = run.name if below else f"{run.name} (worker)"
+    elif programs.is_kernel(argv):
+        own = run.name
+    elif not below and ("::" in argv[0] or (programs.find_source(argv) is None and (run.worker_of or run.launcher))):
+        own = f"{run.name} ({own})"
+    return _with_presence(process, own)
+
+
+def _with_presence(process: Process, command: str) -> str:
     if process.presence in _UNSEEN:
-        return f"{_UNSEEN[process.presence]} {process.command}".rstrip()
-    command = process.command or f"[{process.name}]"
+        return f"{_UNSEEN[process.presence]} {command}".rstrip()
+    command = command or f"[{process.name}]"
     if process.presence is Presence.UNSURE:
         return f"perhaps {command} (or a process outside of this container)"
     return command
-
-
-def brief_command(process: Process) -> str:
-    """Return the same without the folder of the program."""
-    program, space, rest = (command := shown_command(process)).partition(" ")
-    return program.rpartition("/")[2] + space + rest if program.startswith("/") else command
 
 
 def share_words(row: Row) -> tuple[str, str]:
@@ -359,7 +377,7 @@ PROCESS: Final[Mapping[str, Field[Row]]] = table(
             rank=lambda row: None if row.process.started is None else -row.process.started,
         ),
         Field("in", "runs in", lambda row: row.where, words="what it runs in", ascending=True, right=False),
-        Field("command", "command", lambda row: row.command, ascending=True, right=False),
+        Field("command", "command", lambda row: row.brief, ascending=True, right=False),
     )
 )
 """Columns of the process list, in their usual order."""

@@ -315,6 +315,7 @@ def _on_gpu(value: str) -> Term[Row]:
 def _anywhere(sought: str) -> Term[Row]:
     return lambda row: (
         sought in row.command.casefold()
+        or sought in row.brief.casefold()
         or sought in row.owner.casefold()
         or sought == str(row.holding.pid)
         or sought in row.gpu.name.casefold()

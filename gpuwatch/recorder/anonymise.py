@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shlex
 from enum import StrEnum
 from typing import Any, Final
 
@@ -66,16 +65,9 @@ _KNOWN: Final = frozenset({"nvidia-cuda-mps-server", "nvidia-cuda-mps-control"})
 )
 
 
-def _split(command: str) -> tuple[str, ...]:
-    try:
-        return tuple(shlex.split(command))
-    except ValueError:  # it was cut, or a title has a quote
-        return tuple(command.split())
-
-
 def program_of(command: str) -> str:
     """Return the name of the program of a command line: of the script, of the module, else of the executable."""
-    words = _split(command)
+    words = programs.split_command(command)
     return (programs.find_executable(words) or words[0].rpartition("/")[2]) if words else ""
 
 
@@ -106,7 +98,11 @@ class Anonymiser:
         known = self._known.get(one.key) if isinstance(one, Process) else None
         if isinstance(one, Process) and (known is None or known[0].command != one.command):
             name, before = program_of(one.command), known[2] if known else ()
-            new = [word for word in _split(one.command)[1:] if len(word) > _SHORT and word.rpartition("/")[2] != name]
+            new = [
+                word
+                for word in programs.split_command(one.command)[1:]
+                if len(word) > _SHORT and word.rpartition("/")[2] != name
+            ]
             # Its other texts may still quote the command line before.
             known, arguments = None, tuple(dict.fromkeys((*new, *before)))[:_MOST_ARGUMENTS]
         elif known:

@@ -225,13 +225,10 @@ def run_name(process: Process) -> str:
     """Return the program of a process: `train.py`, `vllm.entrypoints`, `python`; without folders and arguments."""
     if process.run is not None and process.run.name:
         return process.run.name
-    argv = tuple(process.command.split())
-    found = programs.find_source(argv)
-    if found is not None and found.kind is programs.SourceKind.FILE:
-        return PurePosixPath(found.text).name
-    if found is not None and found.kind is programs.SourceKind.MODULE:
-        return found.text
-    return PurePosixPath(argv[0]).name if argv else process.name or UNSEEN_USER
+    words = programs.unwrap(programs.split_command(process.command))
+    if words[:1] == ("-m",):
+        return "".join(words[1:2])
+    return PurePosixPath(words[0]).name if words else process.name or UNSEEN_USER
 
 
 def _minutes(end: float, seconds: float) -> Iterator[tuple[int, float]]:

@@ -40,7 +40,7 @@ def held(*memories: float | Reason, idle: Idle | None = None, **changes: Any) ->
         (
             (40.0,),
             Idle(3 * 3600 + 120, at_least=False),
-            ["Hi eve,\non box3 (", "- 40.0 GiB on GPU 3: PID 100 (python train.py)", "no kernel run for 3 h 2 min"],
+            ["Hi eve,\non box3 (", "- 40.0 GiB on GPU 3: PID 100 (train.py)", "no kernel run for 3 h 2 min"],
             [],
         ),
         ((40.0,), Idle(600, at_least=True), ["no kernel run for at least 10 min", "could you end it?"], []),
@@ -63,7 +63,7 @@ def test_a_message_has_what_was_measured(memories: Any, idle: Idle | None, said:
 
 
 def test_an_overshoot_is_named_and_a_command_is_cut_between_words() -> None:
-    rows = held(40.0, declared=declares(3, 8 * GIB), command="python train.py " + "--flag value " * 9)
+    rows = held(40.0, declared=declares(3, 8 * GIB), command="python retraining.py " + "--flag value " * 9)
     seen = snapshot([rows[0].gpu], [rows[0].process])
     words = message(rows, seen)
     assert "32.0 GiB more than the 8.0 GiB declared (" in words

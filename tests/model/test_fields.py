@@ -1,12 +1,12 @@
-"""Words about the host in the dashboard's header and in `--once`."""
+"""Words about the host, and the names of processes, in the dashboard and in `--once`."""
 
 from __future__ import annotations
 
 import pytest
 
-from gpuwatch.model.fields import host_words, process_words
-from gpuwatch.model.snapshot import Gpu, Health, HostUsage, Reason
-from tests.support.builders import GIB, gpu
+from gpuwatch.model.fields import brief_command, host_words, process_words
+from gpuwatch.model.snapshot import Gpu, Health, HostUsage, Presence, ProcessContext, Reason, Run
+from tests.support.builders import GIB, gpu, process
 
 MEASURED = HostUsage(
     cores=64, cpu=36.6, memory_total=512 * GIB, memory_used=212 * GIB, swap_total=8 * GIB, swap_used=0, load=12.14
@@ -53,3 +53,35 @@ def test_a_count_of_processes_says_where_there_may_be_others(notes: list[str], c
     assert process_words(gpus, count) == words
     lost = Gpu(index=9, health=Health.LOST)
     assert process_words([*gpus, lost], count) == words
+
+
+WORKER = "python -c 'from multiprocessing.spawn import spawn_main'"
+VLLM = Run(key="1:1", name="vllm serve meta/llama", head=1, worker_of=1)
+TRAINING = Run(key="1:1", name="train.py", launcher="torchrun", head=1)
+
+
+@pytest.mark.parametrize(
+    ("command", "run", "shown", "below"),
+    [
+        ("VLLM::Worker_TP0", VLLM, "vllm serve meta/llama (VLLM::Worker_TP0)", "VLLM::Worker_TP0"),
+        ("python train.py --lr 1", TRAINING, "train.py --lr 1", "train.py --lr 1"),
+        ("step 7 of 9", TRAINING, "train.py (step 7 of 9)", "step 7 of 9"),
+        ("step 7 of 9", Run(key="1:1", name="step 7 of 9", head=1), "step 7 of 9", "step 7 of 9"),
+        ("python eval.py", Run(key="1:1", name="sweep.py", head=1), "eval.py", "eval.py"),
+        ("ray::Trainer.train()", Run(key="1:1", name="ray::Trainer"), "ray::Trainer.train()", "ray::Trainer.train()"),
+        (WORKER, TRAINING, "train.py (worker)", "train.py"),
+        ("python -m ipykernel_launcher -f k", Run(key="1:1", name="a.ipynb"), "a.ipynb", "a.ipynb"),
+        ("VLLM::EngineCore", None, "VLLM::EngineCore", "VLLM::EngineCore"),
+        ("", VLLM, "[python]", "[python]"),
+    ],
+)
+def test_a_process_is_named_by_its_run_where_its_own_line_does_not_say_what_runs(
+    command: str, run: Run | None, shown: str, below: str
+) -> None:
+    one = process(11, "ada", command=command, name="python", context=run and ProcessContext(run=run))
+    assert (brief_command(one), brief_command(one, below=True)) == (shown, below)
+
+
+def test_an_ended_process_is_named_by_what_it_ran() -> None:
+    one = process(11, "ada", command="/usr/bin/python train.py", presence=Presence.GONE)
+    assert brief_command(one) == "(ended: it still holds memory) train.py"
