@@ -64,7 +64,7 @@ def found() -> list[Stray]:
 
 def test_a_stray_is_a_row_and_a_line_of_reasons() -> None:
     lines = table(found(), EPOCH)
-    assert lines[1] == "100  0-1  12.0  ≥1d01h  1h00m  leftover, certain  tmux $1  python train.py"
+    assert lines[1] == "100  0-1  12.0  ≥1d01h  1h00m  leftover, certain  tmux $1  train.py"
     assert lines[2].endswith("its tmux session has ended · its parent has ended · no SM use for at least 1 d 1 h")
     assert "90 python, has not collected its exit status · no signal ends it" in lines[4]
     assert lines[5].split()[:4] == ["102", "1", "—", "—"]

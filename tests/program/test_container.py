@@ -93,7 +93,7 @@ def test_a_number_that_may_be_anothers_is_nobodys_for_sure_and_is_not_ended(
     assert seen.snapshot.confined
     (row,) = [line for line in seen.once.splitlines() if "root?" in line]
     assert f" {seen.pid} " in row
-    assert "perhaps python train.py" in row
+    assert "perhaps train.py" in row
     assert "people" not in seen.once
     head, *points = seen.explained.splitlines()
     assert head.startswith(f"PID {seen.pid} · root?")

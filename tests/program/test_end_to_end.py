@@ -25,7 +25,7 @@ def test_a_real_process_is_seen_ended_and_gone(driver: Driver, tmux: Tmux, own_h
         screen = tmux.wait_for(lambda screen: str(mine.pid) in screen and "· load " in screen)
         (line,) = [line for line in screen.splitlines() if str(mine.pid) in line]
         assert "12.0" in line
-        assert "python train_mine.py" in line
+        assert "  train_mine.py" in line
 
         tmux.keys("K")
         tmux.wait_for("Terminate (SIGTERM)")

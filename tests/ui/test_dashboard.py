@@ -112,7 +112,7 @@ async def test_a_process_that_is_gone_or_hidden_says_so() -> None:
         rows = table(app)
         assert "  (ended: it still holds" in rows[0]
         assert "hidden: /proc shows only your own" in rows[1]
-        assert "zombie python" in rows[2]
+        assert "zombie train.py" in rows[2]
 
 
 async def test_an_unchanged_frame_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

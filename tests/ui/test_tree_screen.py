@@ -80,7 +80,7 @@ def box(**changes: Any) -> Snapshot:
 async def test_right_and_left_open_close_and_step() -> None:
     async with shown(box()) as (app, pilot):
         await press(pilot, "right")
-        assert "├─  rank 0  python train.py" in text(app)
+        assert "├─  rank 0  train.py" in text(app)
         assert chosen(app) == "train.py"
         await press(pilot, "right")
         assert chosen(app) == "1000"
