@@ -57,11 +57,11 @@ _OVERVIEW: Final = (
     )
     + """\
 examples:
-  gpuwatch --mine                       the dashboard, with your own processes
-  gpuwatch --once --gpu 0,2             print two GPUs as a table; --json: as JSON
-  gpuwatch run --empty -- python x.py   start a program on a GPU that nobody uses
-  gpuwatch strays                       what of yours to end, and by which command
-  gpuwatch report --since 7d            who used how much in the last week
+  gpuwatch --mine                     the dashboard, with your own processes
+  gpuwatch --once --gpu 0,2           print two GPUs as a table; --json: as JSON
+  gpuwatch run --empty -- ./train.sh  start a program on a GPU that nobody uses
+  gpuwatch strays                     what of yours to end, and by which command
+  gpuwatch report --since 7d          who used how much in the last week
 """
 )
 _MORE: Final = "all flags: gpuwatch --help=all; of a command: gpuwatch COMMAND --help"

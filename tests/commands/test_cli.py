@@ -1,7 +1,7 @@
 """The command line: output, errors and exit codes of all commands, on the fake driver, the demo and without a driver.
 
 Exit codes: 0 done (an empty list too); 1 what a command needs is not there, or not all of it could be done; 2 bad
-usage; 3 no driver or no GPU. `tests/approved` has those of 298 command lines without a driver.
+usage; 3 no driver or no GPU. `tests/approved` has those of many command lines without a driver.
 """
 
 from __future__ import annotations
