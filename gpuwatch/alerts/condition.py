@@ -312,8 +312,10 @@ def _find_causes(seen: Observation, context: RuleContext) -> tuple[AlertCause, .
 
 
 def _find_gpus(seen: Observation, context: RuleContext) -> tuple[AlertGpu, ...]:
-    """Return the GPU of an observation; where it is about processes on any GPU, those on which they hold memory."""
+    """Return the GPUs of an observation; where it is about processes on any GPU, those on which they hold memory."""
     pids = set(seen.pids)
+    if seen.gpus:
+        return tuple(AlertGpu(gpu.key, gpu.index) for gpu in seen.gpus)
     of_one = seen.gpu is not None and (not seen.subject or seen.gpu.key in seen.subject)
     found = [gpu for gpu in context.gpus if not of_one and any(one.pid in pids for one in gpu.holdings)]
     return tuple(AlertGpu(gpu.key, gpu.index) for gpu in found or filter(None, [seen.gpu]))

@@ -75,7 +75,8 @@ def fields_of(one: Observation) -> dict[str, Any]:
     shown = {name: getattr(one, name) for name in one.__struct_fields__}
     levels = {name: shown[name] and shown[name].name.lower() for name in ("level", "keeps")}
     value = None if one.value is None else round(one.value, 3)
-    return shown | levels | {"value": value, "pids": list(one.pids), "gpu": one.gpu and one.gpu.index}
+    indices = {"gpu": one.gpu and one.gpu.index, "gpus": [gpu.index for gpu in one.gpus]}
+    return shown | levels | indices | {"value": value, "pids": list(one.pids)}
 
 
 TEXT = (Path(__file__).parent / "rules.jsonl").read_text()

@@ -210,7 +210,7 @@ def test_within_minutes_alerts_come_and_go() -> None:
         ("gpu health", LOST_GPU): "20 CRITICAL, 62 cleared, 140 CRITICAL, 182 cleared, 260 CRITICAL, 302 cleared",
         ("XID", XID_GPU): "48 WARNING",
         ("memory of unknown processes", UNATTRIBUTED_GPU): "60 WARNING",
-        ("opened GPUs it does not use", 2): "62 NOTE",
+        ("opened GPUs it does not use", 0): "62 NOTE",
         ("temperature near slowdown", HOT_GPU): "99 WARNING, 125 cleared",
         ("time to full", LEAKING_GPU): "122 WARNING, 214 CRITICAL, 260 cleared",
         ("memory near limit", LEAKING_GPU): "234 WARNING, 252 cleared",

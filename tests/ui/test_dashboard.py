@@ -9,7 +9,8 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from gpuwatch.alerts.alert import Severity
+from gpuwatch.alerts.alert import AlertGpu, Severity
+from gpuwatch.alerts.rules.devices import UNUSED
 from gpuwatch.config.types import Theme
 from gpuwatch.model.fields import PROCESS
 from gpuwatch.model.snapshot import Health, Holding, Memory, Presence, Process, Reason, SourceState
@@ -162,6 +163,18 @@ async def test_a_row_says_what_is_unusual_about_a_gpu() -> None:
             assert ("▲" in row) is marked
             assert words in row
             assert words == "free" or not row.rstrip().endswith(" free")
+
+
+async def test_a_row_says_who_makes_its_gpu_full_and_nothing_of_other_gpus() -> None:
+    cards = [gpu(n, holdings=[holding(7, 30.0 + n)]) for n in range(3)]
+    blocked = tuple(AlertGpu(cards[n].key, n) for n in (1, 2))
+    unused = alert(1, Severity.WARNING, rule=UNUSED, gpu=cards[1].key, gpus=blocked, pids=(7,), short="dov 31.0 unused")
+    near = alert(2, gpu=cards[2].key, short="near limit")
+    async with running(frame(snapshot(cards, [process(7, "dov")]), near, unused), (160, 50)) as (app, pilot):
+        for size, third in (((160, 50), "dov 32.0 unused · near limit"), ((80, 24), "dov 32.0 unused +1")):
+            await resize(app, pilot, size)
+            states = [row[-31 if size[0] > 80 else -25 :].strip() for row in app.dashboard.gpu_panel.text[1:]]
+            assert states == ["", "dov 31.0 unused", third]
 
 
 async def test_where_the_driver_lists_no_process_none_is_counted() -> None:

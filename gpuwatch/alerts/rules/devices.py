@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from gpuwatch.alerts.alert import Severity
-from gpuwatch.alerts.rule import Observation, Rule, RuleContext, identity, joined, pid_and_user
+from gpuwatch.alerts.rule import Observation, Rule, RuleContext, holder_name, identity, joined, pid_and_user
 from gpuwatch.base import text, units
 from gpuwatch.model.holdings import GpuProcess
 from gpuwatch.model.shares import usable, was_read
-from gpuwatch.model.snapshot import Gpu, Order, Process
+from gpuwatch.model.snapshot import Order, Process
 
 DISAGREE: Final = "outside visible devices"
 UNUSED: Final = "opened GPUs it does not use"
@@ -29,9 +29,14 @@ _QUOTED: Final = 48
 """Most characters of an environment variable in a title."""
 
 
-def _observation(process: Process, gpu: Gpu, title: str, level: Severity | None, **fields: Any) -> Observation:
+def _observation(
+    process: Process, about: Sequence[GpuProcess], title: str, level: Severity | None, **fields: Any
+) -> Observation:
+    """Return an observation about a process on some of its GPUs, the first of which it stands for."""
+    gpu = about[0].gpu
     return Observation(
         gpu=gpu,
+        gpus=tuple(one.gpu for one in about),
         subject=identity(process),
         level=level,
         stamp=gpu.sampled,
@@ -76,9 +81,10 @@ def find_outside_visible(context: RuleContext) -> Iterator[Observation]:
             words = f"{holds} on {_indices(wrong)}, its {name} shows {only if shown else 'none'}"
         yield _observation(
             process,
-            wrong[0].gpu,
+            wrong,
             f"{pid_and_user(process)} {words}",
             Severity.WARNING,
+            short=f"{holder_name(process.pid, process)} {DISAGREE}",
             rests_on=(process.key,),
             raise_for=context.limits.allowances.after,
             evidence=joined(f"{visible.where} {visible.text}".strip(), visible.note, process.command or process.name),
@@ -106,18 +112,23 @@ def find_unused(context: RuleContext) -> Iterator[Observation]:
         if judged and (len(working) != 1 or len(waiting) != len(places) - 1):
             continue
         if not judged or not all(place.complete for place in places):
-            yield _observation(process, places[0].gpu, "", None, partial=True)
+            yield _observation(process, places, "", None, partial=True)
             continue
         (home,) = working
         alone = f"computes on GPU {home.gpu.index} alone"
         if filled := [place for place in waiting if _is_filled(place, home)]:
             title = f"{pid_and_user(process)} fills {_indices(filled)} and {alone}"
-            yield _observation(process, home.gpu, title, Severity.WARNING)
+            yield _observation(process, filled, title, Severity.WARNING, short=unused_words(process, filled[0]))
         elif contexts := [place for place in waiting if place.memory in _CONTEXT]:
             least, most = (units.size(pick(place.memory for place in contexts)) for pick in (min, max))
             each = least if len(contexts) == 1 else f"{least} each" if least == most else f"{least} to {most}"
             title = f"{pid_and_user(process)} opened {_indices(contexts)} ({each}) and {alone}"
-            yield _observation(process, home.gpu, title, Severity.NOTE)
+            yield _observation(process, contexts, title, Severity.NOTE, short=unused_words(process, contexts[0]))
+
+
+def unused_words(process: Process, place: GpuProcess) -> str:
+    """Return who holds how much of a GPU without computing there: `dov 30.0 unused`."""
+    return f"{holder_name(process.pid, process)} {units.gib(place.memory)} unused"
 
 
 def _is_filled(place: GpuProcess, home: GpuProcess) -> bool:
@@ -140,7 +151,8 @@ def find_misspelt(context: RuleContext) -> Iterator[Observation]:
             level = Severity.WARNING if len(places) > 1 else Severity.NOTE
             evidence = joined(*words[1:], f"on {_indices(places)}", process.command or process.name)
             title = f"{pid_and_user(process)}: {words[0]}"
-            yield _observation(process, places[0].gpu, title, level, rests_on=(process.key,), evidence=evidence)
+            short = f"{holder_name(process.pid, process)} {MISSPELT}"
+            yield _observation(process, places, title, level, short=short, rests_on=(process.key,), evidence=evidence)
 
 
 def _indices(places: Sequence[GpuProcess]) -> str:

@@ -175,7 +175,7 @@ def _dead(context: RuleContext, one: GpuProcess) -> Observation:
         raise_for=context.limits.ended_process_for,
         stamp=gpu.sampled,
         title=title,
-        short="ended process",
+        short="ended process" + f" of {process.user}" * bool(process.user),
         evidence=evidence if keeps is not None else "",
         value=one.memory,
         unit=Unit.BYTES,

@@ -13,14 +13,18 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 
 from gpuwatch.alerts.alert import Alert, Severity
+from gpuwatch.alerts.rules.devices import DISAGREE, UNUSED, unused_words
 from gpuwatch.alerts.rules.hardware import BUSY_SHORT
 from gpuwatch.alerts.rules.health import HEALTH
+from gpuwatch.alerts.rules.idle import IDLE
+from gpuwatch.alerts.rules.memory import MEMORY
 from gpuwatch.base.text import fit
 from gpuwatch.base.units import gib, long_duration, percent
 from gpuwatch.model import shares
 from gpuwatch.model.fields import GPU, throttle_words
 from gpuwatch.model.holdings import GpuOwner, GpuProcess
 from gpuwatch.model.snapshot import Gpu, Health, Instance, Reason, known, number
+from gpuwatch.monitor import Frame
 from gpuwatch.ui.draw.layout import Form, Grid, Layout, heat_map_grid
 from gpuwatch.ui.draw.lines import Line, LineBuilder
 from gpuwatch.ui.draw.row_list import ClickEffect, CursorList
@@ -389,7 +393,7 @@ class _GpuRow:
         if view.stale(gpu):
             words.append(f"stale {long_duration(int(view.age(gpu)))}")
         about = [alert for alert in self.alerts if alert.rule != HEALTH]
-        words += dict.fromkeys(row_words(alert) for alert in about if not alert.quiet)
+        words += dict.fromkeys(self._words_of(alert) for alert in about if not alert.quiet)
         words += _held_back(gpu)
         strays = sum(gpu.key in one.gpus for one in view.strays.values())
         words += [f"{strays} stray{'s' * (strays != 1)} of yours: S"] * bool(strays)
@@ -411,10 +415,15 @@ class _GpuRow:
             else:
                 words = ["promised" if shares.has_promised(gpu) else "free"]
         dot = f" {self.glyphs.dot} "
-        quiet = [*dict.fromkeys(row_words(alert) for alert in about if alert.quiet)]
+        quiet = [*dict.fromkeys(self._words_of(alert) for alert in about if alert.quiet)]
         text = _fitted([*words, *quiet], dot, self.state_cells)
         loud = cell_len(dot.join(words))
         return ((text[:loud], self.role), (text[loud:], "muted"))
+
+    def _words_of(self, alert: Alert) -> str:
+        """Return the words for an alert; for one about several GPUs, those about this one."""
+        held = self.view.frame.holdings.on(self.gpu) if alert.rule == UNUSED else ()
+        return next((unused_words(one.process, one) for one in held if one.process.pid in alert.pids), row_words(alert))
 
     def _words(self) -> tuple[Cell, ...]:
         gpu = self.gpu
@@ -534,9 +543,27 @@ def severity_mark(gpu: Gpu, alerts: Sequence[Alert], glyphs: Glyphs, *, stale: b
 
 def state_of(view: View, gpu: Gpu, cells: int) -> tuple[str, Role, Cell]:
     """Return the mark of a GPU, the role of its words, and its state in `cells` cells, as in its row."""
-    alerts = [alert for alert in view.frame.alerts if alert.gpu == gpu.key]
-    row = _GpuRow(view, gpu, alerts, (), cells, {})
+    row = _GpuRow(view, gpu, alerts_by_gpu(view.frame)[gpu.key], (), cells, {})
     return row.mark, row.role, row.state() if gpu.health is Health.OK else ((gpu.health.value, row.role),)
+
+
+def alerts_by_gpu(frame: Frame) -> defaultdict[str, list[Alert]]:
+    """Return the alerts in the row of each GPU, by its key: the worst first, but who blocks it before that it is full.
+
+    Memory that is blocked is said of each GPU that it is blocked on. A mere context is a note, on one of them.
+    """
+    found: defaultdict[str, list[Alert]] = defaultdict(list)
+    for alert in sorted(frame.alerts, key=_urgency):
+        several = alert.gpus if alert.rule in (UNUSED, DISAGREE) and alert.severity > Severity.NOTE else ()
+        for key in dict.fromkeys((alert.gpu, *(one.key for one in several))):
+            found[key].append(alert)
+    return found
+
+
+def _urgency(alert: Alert) -> tuple[int, bool]:
+    # The figures beside it say that a GPU is near its limit, and the mark how bad that is: who could mend it is news.
+    blocks = alert.rule in (UNUSED, DISAGREE, IDLE) and alert.severity > Severity.NOTE
+    return -(Severity.CRITICAL if blocks else alert.severity), alert.rule == MEMORY and not alert.forecast
 
 
 def short_name(name: str) -> str:
@@ -618,9 +645,7 @@ class Gpus(CursorList[Gpu]):
         """Draw the GPUs that were set last."""
         if view.styles is not self._style_set or len(self._bars) > MOST_BARS:
             self._style_set, self._bars = view.styles, {}
-        alerts: defaultdict[str, list[Alert]] = defaultdict(list)
-        for alert in view.frame.alerts:
-            alerts[alert.gpu].append(alert)
+        alerts = alerts_by_gpu(view.frame)
         if layout.gpu_form is Form.HEAT_MAP:
             self._grid = heat_map_grid(width, len(self.found), max((gpu.index for gpu in self.found), default=0))
             lines = self._heat_map(view, alerts, width, layout.gpus, self._grid)
