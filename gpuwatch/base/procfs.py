@@ -363,6 +363,12 @@ def has_ended(pid: int, proc: Path = PROC) -> bool:
     return find_living_thread(pid, proc) is None
 
 
+def is_living(pid: int, start_ticks: int, proc: Path = PROC) -> bool:
+    """Return whether a process of this start time is visible, and one of its threads lives; raises as `has_ended`."""
+    stat = find_stat(pid, proc, start_ticks)
+    return stat is not None and not (stat.state in DEAD and has_ended(pid, proc))
+
+
 def find_ancestors(pid: int, proc: Path = PROC) -> tuple[int, ...]:
     """Return the PIDs of the visible ancestors of a process, its parent first."""
     chain: list[int] = []

@@ -89,7 +89,7 @@ def _read_folder(
                     if warn is not None and count[maker] == MOST + 1:
                         warn(f"uid {maker} has more than {MOST} files in {clean(str(path))}; the others are not read")
                     continue
-                if not _is_living(pid, int(name[2]), proc):
+                if not procfs.is_living(pid, int(name[2]), proc):
                     if sweep and os.geteuid() in (0, maker):
                         os.unlink(name[0], dir_fd=folder)
                     continue
@@ -98,11 +98,6 @@ def _read_folder(
                     gpus = msgspec.json.decode(file.read(_LARGEST), type=_File).gpus
                     # The owner can set the time of the contents (utime(2)), and not this one.
                     yield pid, _Entry(owner, os.fstat(file.fileno()).st_ctime, gpus)
-
-
-def _is_living(pid: int, start: int, proc: Path) -> bool:
-    process = procfs.find_stat(pid, proc, start)
-    return process is not None and not (process.state in procfs.DEAD and procfs.has_ended(pid, proc))
 
 
 def read_reservations(
