@@ -38,7 +38,7 @@ class Frame(msgspec.Struct, frozen=True):
     alerts: tuple[Alert, ...] = ()
     """All alerts that hold now, with their marks: the worst first, then the oldest. They include troubles of sinks."""
     raised: tuple[Alert, ...] = ()
-    """Alerts that this snapshot raised, or made worse; never a sink's trouble.
+    """Alerts that this snapshot raised, or made worse; never a sink's trouble. One of a moment is in `cleared` too.
 
     Where only marks changed, a frame has the snapshot of the frame before, and `raised`, `cleared` and `eased` are
     empty.

@@ -43,7 +43,7 @@ class Changes(NamedTuple):
     active: tuple[Alert, ...] = ()
     """All alerts that hold now: the worst first, then the oldest."""
     raised: tuple[Alert, ...] = ()
-    """Alerts that are new, or got worse."""
+    """Alerts that are new, or got worse; one of a moment is in `cleared` too."""
     cleared: tuple[Alert, ...] = ()
     """Alerts that have ended: their last state, with the time and the reason of the end."""
     eased: tuple[Alert, ...] = ()
@@ -101,6 +101,11 @@ class Engine:
                     continue
                 condition = self._conditions[key] = Condition(rule)
             change = condition.update(seen, tick, context)
+            if change is not None and seen.momentary:
+                over = self._end([(key, "")], tick)
+                changed[change[0]] += over
+                ended += over
+                continue
             if change is not None:
                 changed[change[0]].append(change[1])
             if condition.is_idle(tick.now):

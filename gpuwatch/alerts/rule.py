@@ -54,6 +54,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """Samples in a row that raise it."""
     raise_for: float = 0.0
     """Seconds that these samples must span, too."""
+    momentary: bool = False
+    """What it is about has no duration: its alert ends as soon as it is raised."""
     forgives: int = 0
     """Fine samples in a row that do not interrupt the samples that raise: a value at its limit varies."""
     clear_after: int = SAMPLES

@@ -23,6 +23,8 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final, cast
 
 from gpuwatch.alerts.engine import Engine
+from gpuwatch.alerts.rules import RULES
+from gpuwatch.alerts.rules.runs import RunFollower
 from gpuwatch.base.errors import NoThreadError
 from gpuwatch.base.text import clean
 from gpuwatch.base.threads import Worker, start_thread
@@ -69,7 +71,7 @@ def show(
     recording = make_recording(args, config.limits())
     watch = Monitor(
         source,
-        engine=Engine(config.limits()),
+        engine=Engine(config.limits(), rules=(*RULES, RunFollower().rule)),
         sinks=() if recording is None else (recording,),
         known_idle=idle_times,
     )

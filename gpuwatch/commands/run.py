@@ -8,10 +8,12 @@ import errno
 import os
 import shutil
 import signal
+import time
 from collections import defaultdict
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import NoReturn
 
+from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.base.errors import GpuwatchError, UsageError
 from gpuwatch.base.text import clean
 from gpuwatch.base.units import gib, ranges
@@ -22,6 +24,7 @@ from gpuwatch.commands.startup import PATIENCE, check_snapshot, configured, open
 from gpuwatch.config.types import Config
 from gpuwatch.declared.facts import Facts, Share, gpu_facts
 from gpuwatch.declared.resolver import agreed_candidates
+from gpuwatch.inspector.runs import format_run_name
 from gpuwatch.launch.environment import Allocation, VariableChange, changes, torch_obstacle
 from gpuwatch.launch.placement import LEAST, Offer, Request, choose, find_offers, way_out
 from gpuwatch.model.shares import Reservation, is_pending, limit_usages, usable
@@ -125,6 +128,8 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
         wholes=[usable(offer.gpu) or offer.wanted for offer in chosen],
         share=wanted.share,
     )
+    if said and config.notify.runs:
+        console.warn(*_send_start(config, format_run_name(tuple(command)) or command[0], chosen))
     variables = list(changes(allocation, os.environ, torch=torch_obstacle(command, os.environ)))
     console.warn(*_agreement_warnings(command, config.shares, chosen, snapshot))
     if not args.quiet:
@@ -154,6 +159,19 @@ def _snapshots(
                     yield snapshot
         finally:
             source.close()
+
+
+def _send_start(config: Config, name: str, chosen: Sequence[Offer]) -> list[str]:
+    """Send the message that a run that waited starts now; return why it could not be sent."""
+    from gpuwatch.recorder.messages import make_routes, raised  # for those who want to know
+
+    title, now = f"run {clean(name)} starts on GPU {ranges(offer.gpu.index for offer in chosen)}", time.time()
+    host, note = os.uname().nodename, Severity.NOTE
+    alert = Alert(rule="run started", host=host, severity=note, title=title, raised=now, ended=now)
+    routes = make_routes(config.notify)
+    for route in routes:
+        route.deliver([raised(alert)], together=1, is_stopped=lambda: False)
+    return [route.trouble for route in routes if route.trouble]
 
 
 def _waiting_words(asked: Sequence[Offer], shortage: str) -> str:

@@ -19,6 +19,8 @@ import msgspec
 
 from gpuwatch.alerts.alert import MARKS, TROUBLE, Alert
 from gpuwatch.alerts.engine import Engine
+from gpuwatch.alerts.rules import RULES
+from gpuwatch.alerts.rules.runs import RunFollower
 from gpuwatch.analysis.events import value_words
 from gpuwatch.base.errors import GpuwatchError, NoThreadError, UsageError
 from gpuwatch.base.text import clean
@@ -65,7 +67,7 @@ class AlertChange(NamedTuple):
 def find_changes(frame: Frame) -> list[AlertChange]:
     """Return the changed alerts of a frame: those that ended, then those that eased, then those that began."""
     now = frame.snapshot.taken
-    found = [AlertChange(one.ended or now, "ended", one) for one in frame.cleared]
+    found = [AlertChange(one.ended or now, "ended", one) for one in frame.cleared if one not in frame.raised]
     found += [AlertChange(now, "eased", one) for one in frame.eased]
     for one in frame.raised:
         is_new = one.raised_monotonic >= frame.received
@@ -215,10 +217,9 @@ def run(args: argparse.Namespace, sampler: SamplerProcess | None, *, events: boo
                 output.warn(f"no metrics: {error}")
         source = open_source(args, config, sampler, interval=interval, only=only, tmux=config.tmux)
         stack.callback(source.close)
-        others = (recording, exporter)
-        watch = Monitor(
-            source, output.publish, engine=Engine(config.limits()), sinks=[one for one in others if one is not None]
-        )
+        others = [one for one in (recording, exporter) if one is not None]
+        engine = Engine(config.limits(), rules=(*RULES, RunFollower().rule))
+        watch = Monitor(source, output.publish, engine=engine, sinks=others)
         sinks: Sinks | None = None
         try:
             if record:

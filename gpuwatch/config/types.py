@@ -81,6 +81,9 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True):
     mine: Annotated[
         bool, Meta(description="only alerts about you, or about a GPU on which a process of yours holds memory")
     ] = False
+    runs: Annotated[
+        bool, Meta(description="also that a run of yours has ended, or was started by `gpuwatch run --wait`")
+    ] = False
     cooldown: Annotated[
         Seconds, Meta(ge=0, le=DAY, description="least time between two messages about the same rule")
     ] = 300.0

@@ -61,9 +61,9 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def raised(alert: Alert, kind: Kind = "raised") -> Message:
-    """Return the message about an alert that holds: its title, evidence, start and owners."""
+    """Return the message about an alert that holds, or of a moment: its title, evidence, start and owners."""
     level = f"{alert.severity.name.lower()} now" if kind == "worse" else ""
-    since = f"since {clock_time(alert.raised, max(alert.seen, alert.raised))}"
+    since = f"since {clock_time(alert.raised, max(alert.seen, alert.raised))}" if alert.ended is None else ""
     return _message(kind, alert, MARKS[alert.severity], alert.title, alert.evidence, level, since)
 
 
@@ -153,6 +153,8 @@ class MessageSchedule:
         """Active alerts with the title of their last message, and the lowest severity since."""
         self._ended: dict[str, tuple[Alert, str]] = {}
         """Ends that are not sent yet, with the title of the last message."""
+        self._moments: list[Alert] = []
+        """Alerts of a moment that are not sent yet."""
         self._cooldowns: dict[str, tuple[float, Severity]] = {}
         """By rule the end of its cool-down, and the worst severity that was sent in it."""
         self._window: float | None = None
@@ -197,6 +199,8 @@ class MessageSchedule:
         # A trouble of a sink is on screen alone: messages may be what fails.
         self._active = {alert.key: alert for alert in active if alert.rule != TROUBLE}
         ended = {alert.key: alert for alert in cleared if alert.rule != TROUBLE}
+        if self.policy.runs:
+            self._moments += [alert for key, alert in ended.items() if key in new and not alert.quiet]
         keys = {alert.id: key for key, alert in self._active.items() if alert.id}
         for old in self._reported.keys() - self._active.keys():
             if (key := keys.get(self._reported[old].id)) is not None:  # its GPU has a name now
@@ -224,7 +228,7 @@ class MessageSchedule:
     def pop_due(self, now: float, *, flush: bool = False) -> list[Message]:
         """Return the messages that are due, with `flush` also those that wait for others; they count as sent."""
         news = self._news(now)
-        if self._window is None and (news or self._ended):
+        if self._window is None and (news or self._ended or self._moments):
             self._window = now + self.policy.gather
         if self._window is None or (now < self._window and not flush):
             return []
@@ -238,7 +242,9 @@ class MessageSchedule:
         for alert in news:
             self._cool_down(alert.rule, alert.severity, now, now + self.policy.cooldown)
         messages += [cleared(alert, title) for alert, title in self._ended.values()]
+        messages += map(raised, self._moments)
         self._ended.clear()
+        self._moments.clear()
         return messages
 
     def next_due(self) -> float | None:

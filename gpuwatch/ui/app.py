@@ -85,7 +85,7 @@ def announce(app: GpuwatchApp, before: Frame, frame: Frame) -> None:
     keys = {alert.key for alert in frame.raised}
     raised = [
         alert
-        for alert in frame.alerts
+        for alert in (*frame.alerts, *(one for one in frame.raised if one.ended is not None))
         if not alert.quiet
         and (alert.key in keys or (alert.rule == TROUBLE and alert.raised_monotonic > before.received))
     ]

@@ -17,6 +17,7 @@ from gpuwatch.alerts.rules.devices import DISAGREE, MISSPELT, UNUSED
 from gpuwatch.alerts.rules.hardware import ECC, MEANINGS, POWER, REMAP, TEMPERATURE, THROTTLED
 from gpuwatch.alerts.rules.idle import DEAD, IDLE, UNATTRIBUTED
 from gpuwatch.alerts.rules.memory import MEMORY
+from gpuwatch.alerts.rules.runs import RUN_ENDED
 from gpuwatch.alerts.rules.shares import OUTGROWN, OVERBOOKED, OVERSHOOT, allowance
 from gpuwatch.base.units import Unit
 from gpuwatch.commands.docs import page_text
@@ -30,13 +31,13 @@ from tests.support.builders import GIB, at, filled, gpu, holding, memory, proces
 
 def test_each_rule_has_its_section_in_the_guide_and_each_limit_is_named_there_once() -> None:
     rules = page_text("alerts").partition("\n## Rules\n")[2].partition("\n### What holds for all rules\n")[0]
-    assert re.findall(r"^### (.+)$", rules, re.MULTILINE) == [rule.name for rule in RULES]
+    assert re.findall(r"^### (.+)$", rules, re.MULTILINE) == [*(rule.name for rule in RULES), RUN_ENDED]
     keys = re.findall(r"`(\w+)`", "".join(re.findall(r"^- Keys: (.+)$", rules, re.MULTILINE)))
     assert sorted(keys) == sorted(set(Limits.__struct_fields__) - {"off", "quiet", "custom", "allowances"})
 
 
 def test_names_of_rules_differ_and_every_xid_code_has_words() -> None:
-    assert len(RULES) == len(RULE_NAMES)
+    assert len(RULES) + 1 == len(RULE_NAMES)
     assert Limits().xid_critical | Limits().xid_warning <= MEANINGS.keys()
 
 
@@ -102,7 +103,7 @@ def test_a_rule_finds_this_in_a_snapshot(case: Case) -> None:
 
 
 def test_every_rule_and_every_figure_is_in_the_table() -> None:
-    assert {case.rule for case in CASES if case.rule} == RULE_NAMES - {"time to full"}, "test_growth_rule has that"
+    assert {case.rule for case in CASES if case.rule} == RULE_NAMES - {"time to full", RUN_ENDED}, "others have these"
     for scope in ("gpu", "process", "user"):
         tried = " ".join(case.own["when"] for case in CASES if case.own and case.own.get("on", "gpu") == scope)
         assert {figure for figure in GRAMMARS[scope].figures if f"{figure}>" not in tried} <= {"idle", "used"}

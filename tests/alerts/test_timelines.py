@@ -33,6 +33,7 @@ def test_nearly_every_rule_is_in_a_recording() -> None:
         "outside visible devices",
         "opened GPUs it does not use",
         "misspelt variable",
+        "run ended",
     }
     assert RULE_NAMES - found == elsewhere
 

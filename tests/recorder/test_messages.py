@@ -72,6 +72,8 @@ class Story:
             self.restore(*[now] * (subject not in self.active))
             self.active.pop(subject, None)
             gone = [ended(now, self.now - now.raised + EPOCH)]
+        elif verb == "moment":
+            new = gone = [ended(now, 0)]
         elif verb == "lose":
             self.active.pop(subject, None)
         elif known:

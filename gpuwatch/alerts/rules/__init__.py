@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from gpuwatch.alerts.rule import Rule
-from gpuwatch.alerts.rules import devices, hardware, health, idle, memory, shares
+from gpuwatch.alerts.rules import devices, hardware, health, idle, memory, runs, shares
 
 RULES: Final[tuple[Rule, ...]] = (
     *memory.RULES,
@@ -17,4 +17,5 @@ RULES: Final[tuple[Rule, ...]] = (
 )
 """Rules in the order of the documents: memory, shares, holders, hardware, gpuwatch itself."""
 
-RULE_NAMES: Final = frozenset(rule.name for rule in RULES)
+RULE_NAMES: Final = frozenset([*(rule.name for rule in RULES), runs.RUN_ENDED])
+"""Names of all rules, also of the one that follows runs of this machine: each engine of a live view has its own."""
