@@ -7,14 +7,27 @@ from itertools import product
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.alerts.limits import Allowances
 from gpuwatch.analysis.rows import rows
-from gpuwatch.model.snapshot import Declared, Gpu, Knowledge, Memory, Process, Promise, Reason, Snapshot
+from gpuwatch.model.snapshot import (
+    Confidence,
+    Declared,
+    Gpu,
+    Knowledge,
+    Memory,
+    Presence,
+    Process,
+    Promise,
+    Reason,
+    Snapshot,
+)
 from gpuwatch.ui.draw.gpu_pages import gpu_section
 from gpuwatch.ui.draw.gpus import row_words
-from gpuwatch.ui.draw.process_page import holding_section
+from gpuwatch.ui.draw.process_page import find_verdict, holding_section
+from gpuwatch.ui.options import Options
 from tests.support.builders import GIB, USABLE_GIB, declares, gpu, holding, process, snapshot
 from tests.support.screen import alert, frame, press, resize, running, text
 
@@ -138,6 +151,35 @@ def test_the_detail_of_a_holding_has_both_shares(declared: Declared, words: str)
     seen = machine((11, "ada", 49.6, declared))
     facts = {one.label: one.value for one in holding_section(rows(seen)[0]).facts}
     assert facts["part"] == words
+
+
+GUESS = replace(ADA[3].declarations[0], confidence=Confidence.GUESS, line=12, where="train.py")
+DOUBTFUL = replace(ADA[3], declarations=(GUESS,))
+UNUSED = alert(0, Severity.WARNING, subject="11:11", title="pid 11 (ada) fills GPU 3 and computes on GPU 0 alone")
+
+
+@pytest.mark.parametrize(
+    ("declared", "changes", "alerts", "severity", "words"),
+    [
+        (ADA[3], {}, (), 3, "holds 49.6 GiB of GPU 0, declared 31.6 (environment)"),
+        (DOUBTFUL, {}, (), 1, "holds 49.6 GiB of GPU 0, declared 31.6 at train.py:12, a guess"),
+        (declares(0, 49.5 * GIB), {}, (), 0, "holds 49.6 GiB of GPU 0, declared 49.5 (environment), within the"),
+        (declares(0, 60 * GIB), {}, (), 0, "holds 49.6 GiB of GPU 0, within the declared 60.0 (environment)"),
+        (declares(0, 60 * GIB), {}, (UNUSED,), 2, "fills GPU 3 and computes on GPU 0 alone"),
+        (declares(0, 60 * GIB), {}, (replace(UNUSED, severity=Severity.NOTE),), 0, "holds 49.6 GiB of GPU 0, within"),
+        (Declared(), {}, (), 0, "holds 49.6 GiB on GPU 0; declared nothing"),
+        (UNREADABLE, {}, (), 0, "holds 49.6 GiB on GPU 0; what it declared is not readable"),
+        (None, {"presence": Presence.HIDDEN}, (), 0, "holds 49.6 GiB on GPU 0; hidden from you"),
+        (ADA[3], {"state": "zombie"}, (), 0, "has ended, and still holds 49.6 GiB on GPU 0"),
+    ],
+)  # fmt: skip
+def test_the_page_of_a_process_begins_with_the_verdict(
+    declared: Declared | None, changes: dict[str, Any], alerts: tuple[Alert, ...], severity: int, words: str
+) -> None:
+    one = process(11, "ada", start=11, declared=declared, **changes)
+    seen = snapshot([gpu(0, holdings=[holding(11, 49.6)])], [one])
+    found = find_verdict(rows(seen), frame(seen, *alerts), (), Options())
+    assert (found[0], found[1][: len(words)]) == (severity, words)
 
 
 async def test_the_detail_judges_by_the_allowances_that_were_set() -> None:

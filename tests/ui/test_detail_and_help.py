@@ -97,15 +97,19 @@ async def test_detail_shows_hostile_text_as_it_is() -> None:
 
 
 async def test_detail_tells_reasons_and_all_gpus() -> None:
-    bare = Gpu(index=7, uuid="GPU-7", holdings=(builders.holding(PID, 1.0, gpu_instance=3, compute_instance=0),))
-    full = builders.gpu(2, holdings=[builders.holding(PID, 8.0, kind="C+G", encoder=Reason.UNSUPPORTED)])
+    part = builders.holding(PID, 1.0, gpu_instance=3, compute_instance=0)
+    bare = Gpu(index=7, uuid="GPU-7", mig=True, holdings=(part,))
+    whole = builders.holding(PID, 8.0, kind="C+G", encoder=Reason.UNSUPPORTED, gpu_instance=0)
+    full = builders.gpu(2, holdings=[whole])
     seen = builders.snapshot([bare, full], [builders.process(PID, "you", cpu=Reason.DENIED, terminal="")])
     places = {"On GPU 7", "On GPU 2", "GPU-7", "GPU 2, 7", "GPU instance 3, compute instance 0", "bash 900"}
     words = {"compute and graphics", "no sample", "no permission"}
     async with shown(DetailScreen(key_of(seen), frame_of(seen)), (160, 70)) as (app, _):
         assert [word for word in places | words if word not in text(app)] == []
         assert [
-            words for words in ("slowed down by  nothing", "ECC", "terminal", "0 B of unknown") if words in text(app)
+            words
+            for words in ("slowed down by  nothing", "ECC", "terminal", "0 B of unknown", "GPU instance 0")
+            if words in text(app)
         ] == []
 
 

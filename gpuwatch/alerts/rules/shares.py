@@ -58,7 +58,7 @@ _CLEAR_BYTES: Final = 128 * units.MIB
 
 _SURE: Final = {Confidence.GUESS: Severity.NOTE, Confidence.STALE: Severity.WARNING}
 """Highest severity of an overshoot by how sure its limit is."""
-_DOUBT: Final = {Confidence.GUESS: "a guess", Confidence.STALE: "the file was changed after the process started"}
+DOUBT: Final = {Confidence.GUESS: "a guess", Confidence.STALE: "the file was changed after the process started"}
 
 
 # -- uses more than declared --------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ def overshoots(snapshot: Snapshot, allowances: Allowances | None = None) -> tupl
                     pids=usage.pids,
                     held=usage.held,
                     declared=usage.limit.bytes,
-                    where=_place(usage.declaration),
+                    where=place_of(usage.declaration),
                     text=usage.declaration.text or usage.declaration.channel,
                 )
             )
@@ -127,7 +127,7 @@ def _room(usage: LimitUsage, gpu: Gpu, members: Sequence[Process], by: Allowance
     return allowance(usage.limit, number(gpu.memory.total), collective=collective, allowances=by)
 
 
-def _place(declaration: Declaration) -> str:
+def place_of(declaration: Declaration) -> str:
     return f"{declaration.where}:{declaration.line}" if declaration.line else declaration.where
 
 
@@ -140,14 +140,16 @@ def find_overshoots(context: RuleContext) -> Iterator[Observation]:
     for usage in (one for found in context.limit_usages.values() for one in found):
         gpu = gpus[usage.gpu]
         members = [context.processes[pid] for pid in usage.pids]
-        level, keeps = _overshoot_levels(usage, gpu, members, context.limits.allowances)
+        level, keeps = overshoot_levels(usage, gpu, members, context.limits.allowances)
         whose = f"{usage.scope} of uid {members[0].uid}" if usage.scope else identity(members[0])
         subject = f"{whose} {gpu.key}"
         if keeps is None and (OVERSHOOT, subject) not in context.watched:
             continue  # most of them
         if keeps is not None:
             who = _holder_names(members)
-            title, short = _overshoot_title(usage, gpu, members, who), f"{who} over declared"
+            several = len({holder_name(one.pid, one) for one in members}) > 1
+            title = f"{who} {usage_words(usage, gpu, hold(who, several=several))}"
+            short = f"{who} over declared"
             evidence = f"{units.gib(usage.held - usage.limit.bytes)} GiB over {units.gib(usage.limit.bytes)}"
             detail = _overshoot_detail(usage, gpu, members, context.history)
         else:
@@ -173,7 +175,7 @@ def find_overshoots(context: RuleContext) -> Iterator[Observation]:
         )
 
 
-def _overshoot_levels(
+def overshoot_levels(
     usage: LimitUsage, gpu: Gpu, members: Sequence[Process], by: Allowances
 ) -> tuple[Severity | None, Severity | None]:
     """Return the severity by the limits that raise, and by those that clear."""
@@ -196,18 +198,17 @@ def _holder_names(members: Sequence[Process]) -> str:
     return ", ".join(names[:NAMED]) + (" and others" if len(names) > NAMED else "")
 
 
-def _overshoot_title(usage: LimitUsage, gpu: Gpu, members: Sequence[Process], who: str) -> str:
-    """Return a title with holder and memory: in percent of the GPU where the limit was declared so, else in GiB."""
-    several = len({holder_name(one.pid, one) for one in members}) > 1
-    who = f"{who} {hold(who, several=several)} {'' if usage.complete else 'at least '}"
+def usage_words(usage: LimitUsage, gpu: Gpu, verb: str = "holds", declared: str = "declared") -> str:
+    """Return what is held and declared: in percent of the GPU where the limit was declared so, else in GiB."""
+    verb = verb if usage.complete else f"{verb} at least"
     total = gpu.memory.usable
     share = usage.declaration.value if usage.declaration.basis is Basis.TOTAL else None
     # A fraction of a MIG instance is none of the GPU.
     if total and share is not None and abs(usage.limit.bytes - share * total) <= STEADY:
-        held, declared = (units.percent(amount, total) for amount in (usage.held, usage.limit.bytes))
-        if held != declared:
-            return f"{who}{held} % of GPU {gpu.index}, declared {declared} %"
-    return f"{who}{units.gib(usage.held)} GiB of GPU {gpu.index}, declared {units.gib(usage.limit.bytes)}"
+        held, limit = (units.percent(amount, total) for amount in (usage.held, usage.limit.bytes))
+        if held != limit:
+            return f"{verb} {held} % of GPU {gpu.index}, {declared} {limit} %"
+    return f"{verb} {units.gib(usage.held)} GiB of GPU {gpu.index}, {declared} {units.gib(usage.limit.bytes)}"
 
 
 def _overshoot_detail(usage: LimitUsage, gpu: Gpu, members: Sequence[Process], history: HistoryView) -> str:
@@ -217,8 +218,8 @@ def _overshoot_detail(usage: LimitUsage, gpu: Gpu, members: Sequence[Process], h
         f"+{units.gib(grown)} last minute" if grown >= GROWN else "",
         named_pids(members),
         usage.scope,
-        f"{_place(declaration)} {declaration.text or declaration.channel}".strip(),
-        _DOUBT.get(declaration.confidence, ""),
+        f"{place_of(declaration)} {declaration.text or declaration.channel}".strip(),
+        DOUBT.get(declaration.confidence, ""),
     )
 
 

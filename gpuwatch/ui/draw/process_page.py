@@ -7,21 +7,26 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from gpuwatch.alerts.alert import Alert
+from gpuwatch.alerts.alert import Alert, Severity
+from gpuwatch.alerts.limits import Allowances
+from gpuwatch.alerts.rule import pid_and_user
+from gpuwatch.alerts.rules.shares import DOUBT, OVERSHOOT, overshoot_levels, place_of, usage_words
 from gpuwatch.analysis.events import moment
 from gpuwatch.analysis.explanation import Point, context_points, explain_process
 from gpuwatch.analysis.rows import rows
 from gpuwatch.analysis.strays import Stray
-from gpuwatch.base.units import GIB, gib, long_duration, percent, size
+from gpuwatch.base.units import GIB, gib, long_duration, percent, ranges, size
 from gpuwatch.history.timeline import Metric, merge_holdings, process_owner
 from gpuwatch.model.fields import GPU, PROCESS, Row, RowKey, reading
-from gpuwatch.model.snapshot import Health, Idle, Presence, Process, Reason, Snapshot, known
+from gpuwatch.model.shares import LimitUsage, is_conclusive, is_pending, limit_usages, was_read
+from gpuwatch.model.snapshot import Gpu, Health, Idle, Kind, Presence, Process, Reason, Snapshot, known
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.draw.gpu_pages import gpu_section, is_used
 from gpuwatch.ui.draw.graph import Curve, Graph, GraphLimit, axis_top
 from gpuwatch.ui.draw.sheet import REASONS, Canvas, Fact, Part, Section, SheetPage, field_fact, reason_words, text_fact
+from gpuwatch.ui.draw.theme import Role
 from gpuwatch.ui.draw.time_graphs import SMALL, FrameGraphs, largest, reach
-from gpuwatch.ui.draw.view import strays_of
+from gpuwatch.ui.draw.view import mark_of, strays_of
 from gpuwatch.ui.options import Options
 
 PRESENCE: Final = {
@@ -55,7 +60,7 @@ def stray_section(stray: Stray) -> Section:
     """Describe why a process is called a stray, and how sure that is."""
     first, *rest = stray.why or (stray.cause.value,)
     facts = [Fact("why", first, aside=stray.sure.value), *(Fact("", words) for words in rest)]
-    facts.append(Fact("to end it", "S lists your strays" if stray.ends else "not possible: it has ended already"))
+    facts.append(Fact("to end it", "K asks" if stray.ends else "not possible: it has ended already"))
     return Section("Stray: nobody attends to it", tuple(facts))
 
 
@@ -122,7 +127,7 @@ def holding_section(row: Row) -> Section:
         *idle,
         Fact("kind", " and ".join(_KINDS.get(kind, kind) for kind in holding.kind.split("+"))),
     ]
-    if holding.gpu_instance is not None:
+    if gpu.mig is True and holding.gpu_instance is not None:
         compute = "" if holding.compute_instance is None else f", compute instance {holding.compute_instance}"
         facts.append(Fact("MIG", f"GPU instance {holding.gpu_instance}{compute}"))
     if gpu.holdings_note:
@@ -174,6 +179,72 @@ def brief(held: Sequence[Row], snapshot: Snapshot) -> list[str]:
     return lines
 
 
+# -- the verdict ---------------------------------------------------------------------------------------------------
+
+
+def find_verdict(held: Sequence[Row], frame: Frame, strays: Sequence[Stray], options: Options) -> tuple[int, str]:
+    """Return the worst there is to say of a process in one line, and its severity, 0 for none.
+
+    It is accused where an alert about it alone holds, and of an overshoot as soon as the rule's levels say so.
+    """
+    process = held[0].process
+    holds, subject = _holds(held), f"{process.pid}:{process.start} "
+    about = [one for one in frame.alerts if one.severity > Severity.NOTE and f"{one.subject} ".startswith(subject)]
+    if process.has_ended:
+        found = [(int(one.severity), _about(one, process)) for one in about]
+        return max(found, default=(0, f"has ended, and still {holds}"))
+    usages = [one for one in limit_usages(frame.snapshot) if process.pid in one.pids]
+    found = [_judge(one, row.gpu, frame, options) for row in held for one in usages if one.gpu == row.gpu.uuid]
+    found += [(one.severity, _about(one, process)) for one in about if one.rule != OVERSHOOT]
+    for stray in strays:
+        held_by_it = f" with {size(stray.held)}" if stray.held is not None else ""
+        why = (stray.why or (stray.cause.value,))[0] + "; K ends it" * stray.ends
+        found.append((Severity.WARNING, f"stray of yours{held_by_it}: {why}"))
+    return max(found, key=lambda one: one[0], default=(0, f"{holds}; {_undeclared(process)}"))
+
+
+def _about(alert: Alert, process: Process) -> str:
+    return alert.title.removeprefix(pid_and_user(process)).lstrip(": ")
+
+
+def _judge(usage: LimitUsage, gpu: Gpu, frame: Frame, options: Options) -> tuple[int, str]:
+    """Return how the memory under a limit stands to it, and the severity by which the rule would raise an alert."""
+    declaration, others = usage.declaration, len(usage.pids) - 1
+    members = [frame.holdings.processes[pid] for pid in usage.pids]
+    is_judged = gpu.health is Health.OK and not gpu.unreliable
+    level, _ = overshoot_levels(usage, gpu, members, options.allowances or Allowances())
+    is_over = usage.held > usage.limit.bytes
+    verb = f"it and {others} more hold" if others else "holds"
+    relation = "declared" if is_over or not usage.complete else "within the declared"
+    place = f" at {place_of(declaration)}" if declaration.line else f" ({declaration.where})" * bool(declaration.where)
+    doubt = DOUBT.get(declaration.confidence, "within the allowance" if is_over and level is None else "")
+    words = f"{usage_words(usage, gpu, verb, relation)}{place}{', ' * bool(doubt)}{doubt}"
+    return (level or 0) if is_judged else 0, words
+
+
+def _holds(held: Sequence[Row]) -> str:
+    """Return what a process holds: `holds 31.5 GiB on GPU 0-1`."""
+    sizes = [row.holding.memory for row in held if known(row.holding.memory)]
+    least = "at least " * (len(sizes) < len(held))
+    return f"holds {f'{least}{size(sum(sizes))}' if sizes else 'memory'} on GPU {ranges(row.gpu.index for row in held)}"
+
+
+def _undeclared(process: Process) -> str:
+    """Return that a process declared no limit, which is said only where all was read, or why that is not known."""
+    declared = process.declared
+    if process.presence is not Presence.SEEN:
+        words = PRESENCE[process.presence].rstrip(".")
+        return words[0].lower() + words[1:]
+    if is_pending(declared):
+        return "what it declared is not read yet"
+    if declared is None or not was_read(declared):
+        return "what it declared is not readable"
+    if not is_conclusive(declared):
+        return "whether it declared a limit is not known"
+    is_said = any(one.kind is not Kind.DEFAULT for one in declared.declarations)
+    return "declared no limit" if is_said else "declared nothing"
+
+
 # -- the page ------------------------------------------------------------------------------------------------------
 
 
@@ -186,7 +257,13 @@ def process_page(
         title = graphs.title(f"process {key[1]}")
         return SheetPage(title, (), notice="This process is on no GPU any more.", over=True)
     is_there = seen is frame.snapshot
-    notice = "" if is_there else missing_words(held, seen, frame.snapshot)
+    strays = [stray for stray in strays_of(frame, options).strays if stray.key == held[0].process.key]
+    role: Role = "warning"
+    notice = missing_words(held, seen, frame.snapshot) if not is_there else ""
+    if is_there:
+        severity, notice = find_verdict(held, frame, strays, options)
+        mark, role = mark_of(Severity(severity), canvas.styles.glyphs) if severity else ("", "strong")
+        notice = f"{mark} {notice}".lstrip()
     is_small = canvas.room(notice) < SMALL
     graphs.fit(canvas.styles, canvas.widths[0])
     _, pid, start = held[0].key
@@ -199,21 +276,21 @@ def process_page(
     drawn = process_graphs(held, graphs, events)
     blocks = graphs.place(drawn, lambda _: 1 if is_small else 6, int(not is_small and not canvas.two_columns))
     blocks[-1].gap = 1
-    sections = process_sections(held, frame, options)
+    sections = process_sections(held, frame, strays, options)
     gpu = gpu_section(held[0].gpu, seen, frame.history)
     listed = graphs.event_section(events)
     left: list[Part] = [*sections, listed] if canvas.two_columns else [*sections, *blocks, listed]
     right: list[Part] = [*blocks, gpu] if canvas.two_columns else [gpu]
     gpus = ", ".join(str(index) for index in sorted({row.gpu.index for row in held}))
     title = f"{held[0].holding.pid} {held[0].process.name or '?'} · {held[0].owner} · GPU {gpus}"
-    return SheetPage(graphs.title(title), left, right, graphs.span_words(), notice, over=not is_there)
+    return SheetPage(graphs.title(title), left, right, graphs.span_words(), notice, role, over=not is_there)
 
 
-def process_sections(held: Sequence[Row], frame: Frame, options: Options) -> list[Section]:
+def process_sections(held: Sequence[Row], frame: Frame, strays: Sequence[Stray], options: Options) -> list[Section]:
     """Describe a process: whether it is a stray, what it is and runs in, what it declared, and what it holds."""
     process = held[0].process
     return [
-        *(stray_section(stray) for stray in strays_of(frame, options).strays if stray.key == process.key),
+        *map(stray_section, strays),
         process_section(process, frame.snapshot.taken),
         place_section(process),
         Section("Declared", _facts(explain_process(process, frame.snapshot, options.allowances))),

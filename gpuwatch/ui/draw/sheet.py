@@ -12,7 +12,7 @@ from gpuwatch.base.text import spell_signs
 from gpuwatch.model.fields import Field
 from gpuwatch.model.snapshot import Reading, Reason
 from gpuwatch.ui.draw.lines import Line, LineBuilder, crop, wrapped_lines
-from gpuwatch.ui.draw.theme import StyleSet
+from gpuwatch.ui.draw.theme import Role, StyleSet
 
 T = TypeVar("T")
 
@@ -77,7 +77,8 @@ class SheetPage(NamedTuple):
     title_end: str = ""
     """Words at the right end of the title."""
     notice: str = ""
-    """Warning below the title."""
+    """Line below the title that does not scroll."""
+    notice_role: Role = "warning"
     over: bool = False
     """Whether the facts are no longer true, and dimmed."""
 
@@ -114,8 +115,8 @@ class Canvas(NamedTuple):
         """Return the lines between the title, with a notice below it, and the keys."""
         return max(1, self.height - 1 - (self.height >= 4) - len(self.notice_lines(notice)))
 
-    def notice_lines(self, notice: str) -> list[Line]:
-        runs = [(self.spell(notice), self.styles("warning"))]
+    def notice_lines(self, notice: str, role: Role = "warning") -> list[Line]:
+        runs = [(self.spell(notice), self.styles(role))]
         return wrapped_lines(runs, self.styles, self.width, 1) if notice else []
 
     def title_line(self, page: SheetPage) -> Line:

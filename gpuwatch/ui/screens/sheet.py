@@ -85,7 +85,7 @@ class Sheet(FullScreen):
         with self.app.batch_update():
             self._body.set_height(self.room)
             self._body.show(self.drawing.draw(page, canvas))
-            self.draw_frame(canvas.title_line(page), canvas.notice_lines(page.notice), self.hints())
+            self.draw_frame(canvas.title_line(page), canvas.notice_lines(page.notice, page.notice_role), self.hints())
 
     def hints(self) -> list[Hint]:
         """Return the keys for the footer, the most needed first."""
