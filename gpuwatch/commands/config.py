@@ -23,6 +23,7 @@ from gpuwatch.config.reading import load_traced
 from gpuwatch.config.types import Config
 from gpuwatch.recorder.messages import check_program
 from gpuwatch.recorder.messages import check_urls as ask_apprise
+from gpuwatch.ui.choices import read_choices
 
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
@@ -64,6 +65,8 @@ def show(given: str | None, *, ascii_flag: bool, administrators: Path) -> list[s
     origins = {name: shown_path(file) for name, file in files.items()}
     if ascii_flag:
         config, origins = msgspec.structs.replace(config, ascii=True), {**origins, "ascii": "--ascii"}
+    for name, value in msgspec.to_builtins(read_choices().choices).items():
+        origins.setdefault(name, f"default; chosen in the dashboard: {msgspec.json.encode(value).decode()}")
     return effective_text(config, origins).splitlines()
 
 

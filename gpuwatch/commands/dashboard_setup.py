@@ -50,6 +50,7 @@ def dashboard_options(config: Config, seconds: float, *, first_filter: str = "")
         interval=seconds,
         keys=config.keys,
         columns=config.columns,
+        order=config.order,
         allowances=config.limits().allowances,
         stray_limits=stray_limits(config),
         caller=caller(),

@@ -206,6 +206,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     ascii: Annotated[bool, Meta(description="no character outside ASCII")] = False
     theme: Annotated[Theme, Meta(description='colours: "dark" or "light", or a theme of Textual')] = "dark"
     columns: Annotated[ColumnNames, Meta(description="columns of the process list, in order; [] for all that fit")] = ()
+    order: Annotated[ColumnName, Meta(description="column that the process list is sorted by at the start")] = "memory"
     bell: Annotated[bool, Meta(description="ring the terminal's bell on an alert")] = False
     tmux: Annotated[
         bool,

@@ -195,7 +195,7 @@ class GpuwatchApp(TerminalApp):
         panel = self.dashboard.processes
         panel.mine = self.options.mine
         panel.chosen = self.options.columns
-        panel.by, panel.reverse = self.options.order, self.options.reverse
+        panel.by = self.options.order
         self._chosen = self._choices()
         if self.helpers.notice:
             self.notify(self.helpers.notice, severity="warning", markup=False, timeout=8)
@@ -235,7 +235,8 @@ class GpuwatchApp(TerminalApp):
         self.notify(came.words, severity="error" if came.failed else "information", markup=False, timeout=8)
 
     def set_options(self, options: Options) -> None:
-        """Apply new options; a theme that the user chose stays unless the configuration changes the theme."""
+        """Apply new options; what the user chose stays unless the configuration changes it, and that is no choice."""
+        self._remember()
         before, self.options = self.options, options
         self._stray_report = None
         self.keys = self.make_keys()
@@ -244,10 +245,14 @@ class GpuwatchApp(TerminalApp):
         for screen in self.screen_stack:
             if hasattr(screen, "set_options"):
                 screen.set_options(options)
+        panel = self.dashboard.processes
         if options.columns != before.columns:
-            self.dashboard.processes.chosen = options.columns
+            panel.chosen = options.columns
+        if options.order != before.order:
+            panel.by, panel.reverse = options.order, False
         if options.theme != before.theme:
             self.theme = theme_id(options.theme)
+        self._chosen = self._choices()
         self.paint()
 
     def on_new_frame(self, message: NewFrame) -> None:
@@ -289,12 +294,9 @@ class GpuwatchApp(TerminalApp):
 
     def _choices(self) -> dict[str, object]:
         """Return what is remembered for the next start, by the fields of `choices.Choices`."""
-        panel = self.dashboard.processes
         return {
             "theme": self.theme.removeprefix("gpuwatch-"),
-            "columns": panel.chosen,
-            "order": panel.by,
-            "reverse": panel.reverse,
+            "columns": self.dashboard.processes.chosen,
             "interval": self.interval,
         }
 

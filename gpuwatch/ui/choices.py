@@ -1,6 +1,7 @@
-"""Choices made in the dashboard, remembered in one small file of the user: theme, columns, order, interval.
+"""Choices made in the dashboard, remembered in one small file of the user: theme, columns, interval.
 
-What hides processes (a filter, only one's own, a followed GPU) is not remembered: a start shows everything.
+What hides processes (a filter, only one's own, a followed GPU) and the order are not remembered: a start shows
+everything, by `order` of the configuration. A file of before that has an order is read without it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 
 from gpuwatch.base import files
 from gpuwatch.base.text import clean
-from gpuwatch.config.types import ColumnName, ColumnNames, Theme
+from gpuwatch.config.types import ColumnNames, Theme
 
 if TYPE_CHECKING:  # the sampler waits for the interval, and need not wait for what the options import
     from gpuwatch.ui.options import Options
@@ -27,8 +28,6 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     theme: Theme | None = None
     columns: ColumnNames | None = None
-    order: ColumnName | None = None
-    reverse: bool | None = None
     interval: Annotated[float, Meta(ge=0.1, le=3600)] | None = None
 
 
@@ -48,7 +47,7 @@ class Remembered:
 
     def over(self, options: Options, fixed: Collection[str] | None = None) -> Options:
         """Return options with the choices that count; `fixed` replaces the fixed settings of the start."""
-        names = {"theme", "columns", "order", "reverse"}.difference(self.fixed if fixed is None else fixed)
+        names = {"theme", "columns"}.difference(self.fixed if fixed is None else fixed)
         chosen = {name: getattr(self.choices, name) for name in names if getattr(self.choices, name) is not None}
         return replace(options, **chosen)
 

@@ -43,7 +43,6 @@ class Options(msgspec.Struct, frozen=True):
     """Columns of the process list, in order; empty for those that suit the width."""
     order: str = "memory"
     """Column that the process list is sorted by at first."""
-    reverse: bool = False
     allowances: Allowances | None = None
     stray_limits: StrayLimits = DEFAULT_LIMITS
     """Limits from which on an own process counts as a stray."""

@@ -20,6 +20,7 @@ from gpuwatch.commands import config as command
 from gpuwatch.config import load
 from gpuwatch.config.document import default_text
 from gpuwatch.config.types import Config
+from gpuwatch.ui.choices import Remembered
 
 AWKWARD = """
 interval = "500ms"
@@ -76,6 +77,14 @@ def test_what_is_shown_can_be_read_again(tmp_path: Path, flags: Sequence[str]) -
         assert all(line.isascii() for line in lines)
     assert code == 0
     assert without_places(load(str(again), administrators=tmp_path / "none")) == without_places(expected)
+
+
+def test_what_was_chosen_in_the_dashboard_stands_beside_the_default(tmp_path: Path) -> None:
+    Remembered().save({"theme": "nord", "interval": 2.0})
+    _, lines = run("--show", "--config", str(write(tmp_path / "a.toml", "interval = 3\n")))
+    theme, interval = (next(line for line in lines if line.startswith(name)) for name in ("theme", "interval"))
+    assert theme.endswith('# default; chosen in the dashboard: "nord"')
+    assert interval.endswith("a.toml")
 
 
 def test_secrets_are_shown_masked_and_commented_out(tmp_path: Path) -> None:

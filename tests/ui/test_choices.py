@@ -17,7 +17,7 @@ from gpuwatch.ui.choices import FILE, Choices, Remembered, read_choices
 from gpuwatch.ui.draw.layout import form_of
 from gpuwatch.ui.draw.processes import columns
 from gpuwatch.ui.draw.theme import ASCII, UNICODE
-from gpuwatch.ui.options import Helpers, Options
+from gpuwatch.ui.options import Helpers, Options, Reloading
 from gpuwatch.ui.screens.dialog import ColumnsDialog
 from tests.support.screen import frame, machine, press, running, text, top, until
 
@@ -35,10 +35,10 @@ def test_what_is_saved_is_read_again() -> None:
     remembered = read_choices()
     assert (remembered.choices, remembered.notice, remembered.interval) == (Choices(), "", None)
     remembered.save({"theme": "nord"})
-    remembered.save({"columns": ("gpu", "user"), "order": "user", "reverse": True, "interval": 2.0})
+    remembered.save({"columns": ("gpu", "user"), "interval": 2.0})
     again = read_choices()
     assert again.interval == 2.0
-    assert again.over(Options()) == Options(theme="nord", columns=("gpu", "user"), order="user", reverse=True)
+    assert again.over(Options()) == Options(theme="nord", columns=("gpu", "user"))
     assert file().stat().st_mode & 0o077 == 0
     again.save({"columns": ()})
     assert json.loads(file().read_bytes())["columns"] == []
@@ -62,7 +62,6 @@ def test_the_configuration_and_flags_win() -> None:
         b'{"columns": ["x"]}',
         b'{"interval": 0}',
         b'{"interval": 1e9}',
-        b'{"order": 3}',
         b"\x1b[31m" * 100_000,
     ],
 )
@@ -82,11 +81,9 @@ async def test_each_choice_is_saved_and_nothing_else() -> None:
     saved: list[dict[str, Any]] = []
     helpers = Helpers(remember=lambda changed: saved.append(dict(changed)))
     async with running(frame(machine(2)), (160, 36), helpers=helpers, theme="light", order="user") as (app, pilot):
-        await press(pilot, "down", "m", "m", "p", "p", "tab", "tab", "f", "f")
+        await press(pilot, "down", "m", "m", "p", "p", "tab", "tab", "f", "f", "greater_than_sign", "r")
         assert saved == []
         for keys, choice in (
-            (["greater_than_sign"], {"order": "memory"}),
-            (["r"], {"reverse": True}),
             (["plus"], {"interval": 2.0}),
             (["C", "space", "escape"], {"columns": ("pid", "user", "memory", "used", "sm", "cpu", "rss", "idle")}),
         ):
@@ -101,6 +98,26 @@ async def test_each_choice_is_saved_and_nothing_else() -> None:
         assert saved == [{"theme": "nord"}]
 
 
+async def test_what_the_configuration_sets_is_no_choice() -> None:
+    """It is read again while the dashboard runs: its theme must not be there once the configuration has none."""
+    saved: list[object] = []
+    read_again = Reloading("", options=Options(theme="nord", columns=("gpu",), order="user"))
+    helpers = Helpers(remember=saved.append, reload=lambda: read_again)
+    async with running(frame(machine(2)), (160, 36), helpers=helpers) as (app, pilot):
+        await press(pilot, "L")
+        await until(pilot, lambda: app.theme == "nord")
+        assert (shown(app), app.dashboard.processes.by) == (["gpu"], "user")
+        await press(pilot, "plus")
+        await until(pilot, lambda: bool(saved))
+        assert saved == [{"interval": 2.0}]
+
+
+def test_an_order_that_an_earlier_gpuwatch_remembered_is_ignored() -> None:
+    write(b'{"order": "user", "reverse": true, "theme": "nord"}')
+    remembered = read_choices()
+    assert (remembered.notice, remembered.over(Options())) == ("", Options(theme="nord"))
+
+
 async def test_a_file_system_that_hangs_does_not_hold_the_screen() -> None:
     hangs, begun = threading.Event(), threading.Event()
 
@@ -109,9 +126,9 @@ async def test_a_file_system_that_hangs_does_not_hold_the_screen() -> None:
         hangs.wait(60)
 
     async with running(frame(machine(2)), (160, 36), helpers=Helpers(remember=remember)) as (app, pilot):
-        await press(pilot, "r")
+        await press(pilot, "plus")
         await until(pilot, begun.is_set)
-        await press(pilot, "r", "p")
+        await press(pilot, "plus", "p")
         assert app.paused
         hangs.set()
 
@@ -121,7 +138,7 @@ async def test_what_cannot_be_saved_is_said() -> None:
         raise OSError(28, "No space left on device")
 
     async with running(frame(machine(2)), (160, 36), helpers=Helpers(remember=remember)) as (app, pilot):
-        await press(pilot, "r")
+        await press(pilot, "plus")
         await until(pilot, lambda: bool(app._notifications))
         assert next(iter(app._notifications)).message.endswith(": no space left on device")
 
