@@ -110,6 +110,8 @@ class Graph(msgspec.Struct, frozen=True):
     """Graph that hangs down from the line on which this one stands: the lower half of the plot."""
     axis: bool = True
     """Whether it has a time axis of its own."""
+    named: bool = True
+    """Whether areas have their names and values inside."""
 
 
 def points(width: int, span: float, *, stacked: bool = False) -> int:
@@ -117,11 +119,11 @@ def points(width: int, span: float, *, stacked: bool = False) -> int:
     return max(1, min(plot_cells(width) * (1 if stacked else 2), int(span)))
 
 
-def time_at(graph: Graph, x: int, width: int) -> float | None:
-    """Return the time in the middle of a column; None left of the plot and right of it."""
+def time_at(x: int, until: float, span: float, width: int) -> float | None:
+    """Return the time in the middle of a column of a graph that ends at `until`; None left and right of its plot."""
     cells = plot_cells(width)
     place = x - AXIS
-    return graph.until - graph.span + (place + 0.5) * graph.span / cells if 0 <= place < cells else None
+    return until - span + (place + 0.5) * span / cells if 0 <= place < cells else None
 
 
 def draw_plot(graph: Graph, styles: StyleSet, width: int, height: int, *, cursor: float | None = None) -> list[Line]:
@@ -184,7 +186,7 @@ def draw_legend(graph: Graph, styles: StyleSet, width: int, *, cursor: float | N
     """Draw the title and the values of now, or of the cursor's time, as a rule; what has no room is left out."""
     column = column_of(cursor, graph.until, graph.span, plot_cells(width)) if cursor is not None else None
     words = _words(graph, styles, column, plot_cells(width))
-    if column is not None and (at := time_at(graph, column + AXIS, width)) is not None:
+    if column is not None and (at := time_at(column + AXIS, graph.until, graph.span, width)) is not None:
         words.insert(0, day_time(at, graph.until - 1, "%H:%M:%S"))
     return draw_rule(graph.title, words, styles, width)
 
@@ -411,6 +413,8 @@ def _limit_places(
 
 def _areas(graph: Graph, styles: StyleSet, cells: int, rows: int, cursor: int | None) -> list[list[Span]]:
     """Draw curves stacked: each area has its colour, and its name and value once; without colours it is of initials."""
+    if rows == 1:
+        return [_area_row(graph, styles, cells)]
     whole = styles.glyphs.ascii or not styles.color
     per = 1 if whole else 8
     extent = graph.top - graph.low
@@ -436,10 +440,23 @@ def _areas(graph: Graph, styles: StyleSet, cells: int, rows: int, cursor: int | 
         lines = tuple(_row_of(one[column], graph, scale, rows, per) for one in limits)
         columns.append(paint(tuple(ends) if some else None, lines))
     plot = [list(pieces) for pieces in zip(*columns, strict=True)]
-    for place, curve in enumerate(graph.curves):
+    for place, curve in enumerate(graph.curves if graph.named else ()):
         value = curve.now if cursor is None else values[place][cursor]
         _write_name(plot, curve, "" if value is None else graph.show(value), styles)
     return [join_pieces(pieces) for pieces in plot]
+
+
+def _area_row(graph: Graph, styles: StyleSet, cells: int) -> list[Span]:
+    """Draw stacked curves in one row: eighth blocks of their sum, in the colour of the largest."""
+    levels, pieces = styles.glyphs.levels, [Piece(" ", styles("text"))] * cells
+    for column, values in enumerate(zip(*[_columns(curve.values, cells) for curve in graph.curves], strict=True)):
+        sizes = [max(0.0, value or 0.0) for value in values]
+        if any(value is not None for value in values):
+            style = graph.curves[sizes.index(max(sizes))].style
+            level = int(sum(sizes) / graph.top * len(levels))
+            color = Style(style.background or style.color, styles("text").background)
+            pieces[column] = Piece(levels[min(level, len(levels) - 1)], color)
+    return join_pieces(pieces)
 
 
 def _write_name(plot: list[list[Piece]], curve: Curve, value: str, styles: StyleSet) -> None:

@@ -45,7 +45,7 @@ _ACTIONS: Final = (
     BoundKey("sort_right", "sort(1)", "sort"),
     BoundKey("mine", "mine", "mine", "Mine only, or everybody's"),
     BoundKey("people", "people", "people", "People: one row for each person"),
-    BoundKey("gpus", "gpus", "all GPUs", "All GPUs: memory and utilization over time, side by side"),
+    BoundKey("gpus", "gpus", "all GPUs", "All GPUs: memory and utilization over time, below each other"),
     BoundKey("tree", "tree", "tree", "Tree: runs, their ranks and their workers"),
     BoundKey("strays", "strays", "strays", "Strays: your processes that nobody attends to"),
     BoundKey("hosts", "hosts", "hosts", "Hosts: one row for each machine", show=False),

@@ -13,6 +13,7 @@ from gpuwatch.alerts.unattributed import missing
 from gpuwatch.analysis.events import fold_repeats, lasted_words, moment, repeat_words, state_words, without_known
 from gpuwatch.base.units import GIB, gib
 from gpuwatch.history.timeline import DAY, Extent, Key, Metric, user_owner
+from gpuwatch.model.holdings import GpuOwner
 from gpuwatch.model.shares import declared_by, usable
 from gpuwatch.model.snapshot import Gpu, Reading, known, number
 from gpuwatch.monitor import Frame
@@ -163,9 +164,9 @@ class TimeGraphs:
         place = min(max(int((at - self.start) / each), 0), ceil((newest - self.start) / each) - 1)
         self.cursor = self.start + (place + 0.5) * each
 
-    def point(self, block: GraphBlock, x: int, width: int) -> bool:
-        """Put the cursor on a cell of a graph of `width` cells; return whether it moved."""
-        at = time_at(block.graph, x, width) if block.graph is not None else None
+    def point(self, x: int) -> bool:
+        """Put the cursor on a cell of the graphs; return whether it moved."""
+        at = time_at(x, self.until, self.span, self.width)
         if at is None or at == self.cursor or at > self.now + self.span / 50:
             return False
         self.cursor = at
@@ -283,8 +284,7 @@ class FrameGraphs(TimeGraphs):
             part = held.get(uid)
             limit = ""
             if part is not None and part.declared is not None:
-                sums = declared_by(holders[uid].gpu, holders[uid].processes, self.frame.holdings.processes)
-                if not sums.unread and not sums.undeclared:
+                if self.declares_all(holders[uid]):
                     limit = f"of {gib(part.declared)} declared"
                 since = max(one.process.started or 0.0 for one in holders[uid].processes)
                 limits.append(GraphLimit("", self._above(below, part.declared, since), styles("strong")))
@@ -325,6 +325,11 @@ class FrameGraphs(TimeGraphs):
             whole=whole,
             **other,
         )
+
+    def declares_all(self, owner: GpuOwner) -> bool:
+        """Return whether each process of an owner on a GPU is known to have declared a limit."""
+        sums = declared_by(owner.gpu, owner.processes, self.frame.holdings.processes)
+        return not sums.unread and not sums.undeclared
 
     def _unowned(self, gpu: str, rest: Values, below: Values, curves: Sequence[Curve]) -> Values:
         """Return the part of the rest that listed processes held then, whose owners are not known for that time."""

@@ -12,7 +12,8 @@ from gpuwatch.model.fields import Row, RowKey
 from gpuwatch.model.snapshot import Gpu
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.draw.footer import Hint
-from gpuwatch.ui.draw.gpu_pages import GridBlock, ProcessBlock, gpu_page, gpus_page
+from gpuwatch.ui.draw.gpu_pages import ProcessBlock, gpu_page
+from gpuwatch.ui.draw.gpus_page import GpuBands, gpus_page
 from gpuwatch.ui.draw.process_page import held_by, process_page
 from gpuwatch.ui.draw.sheet import Canvas, Placed, SheetPage
 from gpuwatch.ui.draw.theme import StyleSet
@@ -102,19 +103,16 @@ class GpusScreen(FrameSheet):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "choose", "detail", id="gpus.choose", tooltip="Detail of the GPU"),
-        Binding("left", "move(-1)", "choose", key_display="arrows", id="gpus.left", tooltip="The GPU to the left"),
-        Binding("right", "move(1)", "right", show=False, id="gpus.right", tooltip="The GPU to the right"),
-        Binding("up,k", "row(-1)", "up", show=False, id="gpus.up", tooltip="The GPU above"),
-        Binding("down,j", "row(1)", "down", show=False, id="gpus.down", tooltip="The GPU below"),
+        Binding("up,k", "line(-1)", "choose", id="gpus.up", key_display="↑ ↓", tooltip="The GPU above"),
+        Binding("down,j", "line(1)", "down", show=False, id="gpus.down", tooltip="The GPU below"),
         Binding("o", "close", "back", show=False, id="gpus.close", tooltip="Back to the dashboard"),
     ]
     LEFT = 1.0
 
-    block: GridBlock
     _chosen_key = ""
 
     def on_mount(self) -> None:
-        self.block = GridBlock()
+        self.bands = GpuBands()
         super().on_mount()
 
     @property
@@ -129,44 +127,39 @@ class GpusScreen(FrameSheet):
     def make_page(self, canvas: Canvas) -> SheetPage:
         key = self.chosen.key if self.chosen is not None else ""
         strays = {stray.key: stray for stray in actions_of(self).strays_of(self.frame).strays}
-        return gpus_page(key, self.drawing.top, self.graphs, self.block, canvas, strays)
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Leave the arrows to the choice of a GPU."""
-        return action != "read"
+        return gpus_page(key, self.graphs, self.bands, canvas, strays)
 
     def action_line(self, lines: int) -> None:
-        self.drawing.top += lines
-        self.redraw()
-
-    def action_row(self, by: int) -> None:
-        self.action_move(by * self.block.grid.per_row)
-
-    def action_move(self, by: int) -> None:
-        """Move the cursor to another GPU, and scroll until it is on screen; beyond the last row it stays."""
+        """Move the cursor to another GPU."""
         if self.chosen is not None:
-            self.choose(self.gpus.index(self.chosen) + by)
+            self.choose(min(max(self.gpus.index(self.chosen) + lines, 0), len(self.gpus) - 1))
 
-    def choose(self, place: int) -> bool:
-        """Put the cursor on a GPU by its place; return whether there is one."""
-        if not 0 <= place < len(self.gpus):
-            return False
+    def action_page(self, pages: int) -> None:
+        self.action_line(pages * self.bands.layout.shown)
+
+    def action_end(self, bottom: int) -> None:
+        self.action_line(len(self.gpus) * (1 if bottom else -1))
+
+    def choose(self, place: int) -> None:
+        """Put the cursor on a GPU by its place."""
         self._chosen_key = self.gpus[place].key
-        grid, margin = self.block.grid, self.canvas.margin
-        first = place // grid.per_row * grid.height
-        self.drawing.reveal(margin + first + grid.height - 1, self.room)
-        self.drawing.reveal(margin * bool(first) + first, self.room)
         self.redraw()
-        return True
 
     def action_choose(self) -> None:
         if self.chosen is not None:
             actions_of(self).show_gpu(self.chosen.key)
 
     def point(self, placed: Placed, x: int, y: int, clicks: int) -> None:
-        """Choose the GPU that is clicked; the second click opens its detail."""
-        if clicks and self.choose(self.block.grid.place_at(x, y)) and clicks > 1:
-            self.action_choose()
+        """Read the values under the mouse; a click chooses the GPU there, and the second opens its detail."""
+        place = self.bands.place_at(y)
+        if place is None:
+            return
+        if clicks:
+            self.choose(place)
+            if clicks > 1:
+                self.action_choose()
+        elif self.graphs.point(x):
+            self.redraw()
 
 
 class DetailScreen(FrameSheet):

@@ -180,7 +180,7 @@ class TimeSheet(Sheet):
 
     def point(self, placed: Placed, x: int, y: int, clicks: int) -> None:
         """Put the cursor where the mouse is over a graph."""
-        if isinstance(placed.part, GraphBlock) and y > 0 and self.graphs.point(placed.part, x, placed.width):
+        if isinstance(placed.part, GraphBlock) and y > 0 and self.graphs.point(x):
             self.redraw()
 
 
