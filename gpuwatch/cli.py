@@ -230,7 +230,7 @@ def _find_command(top: argparse.ArgumentParser, words: Sequence[str]) -> int:
             raise UsageError(_unknown("flag", words[place:], top._option_string_actions))
         place += 1 if equals or action.nargs == 0 else 2
     if words[place:] and words[place] not in (*COMMANDS, "visible", "recording"):
-        raise UsageError(_unknown("command", words[place:], COMMANDS))
+        raise UsageError(_unknown("command", words[place:], {**top._option_string_actions, **COMMANDS}))
     return place
 
 
