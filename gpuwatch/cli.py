@@ -34,7 +34,7 @@ GROUPS: Final = {
     "clean up": {
         "strays": "your own processes that nobody attends to and that hold memory",
         "kill": "end your own processes, or a whole run",
-        "message": "print a polite message to the owner of a process; nothing is sent",
+        "message": "print a polite message to the owner of a process, or to a user",
     },
     "keep and share": {
         "report": "how much each user held and used, from what was recorded",

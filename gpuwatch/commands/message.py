@@ -1,4 +1,4 @@
-"""`gpuwatch message PID`: a polite message to the owner of a process, to copy; nothing is sent."""
+"""`gpuwatch message PID`, or a user: a polite message to the owner of processes, to copy; nothing is sent."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import argparse
 from gpuwatch.analysis.owner_message import message
 from gpuwatch.analysis.rows import rows
 from gpuwatch.base.errors import GpuwatchError
+from gpuwatch.base.text import clean
 from gpuwatch.commands.console import Console
 from gpuwatch.commands.explain import find_process, parse_pid
 from gpuwatch.commands.flags import add_flags
@@ -17,19 +18,23 @@ from gpuwatch.sources.sampler_process import SamplerProcess
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, "demo")
-    parser.add_argument("pid", metavar="PID", help="a process that holds a GPU")
+    parser.add_argument("whom", metavar="PID|USER", help="a process that holds a GPU, or a user for all of theirs")
 
 
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     """Print the message and return the exit code; raises GpuwatchError where there is nobody to write to."""
-    config = configured(args)
-    pid = parse_pid(args.pid, "message")
+    config, whom = configured(args), clean(args.whom)
+    pid = parse_pid(whom, "message") if whom.isdecimal() else None
     snapshot = read_snapshot(args, config, sampler, tmux=config.tmux)
-    held = [row for row in rows(snapshot, idle_times=idle_times(snapshot)) if row.holding.pid == pid]
-    if not held:
+    every = rows(snapshot, idle_times=idle_times(snapshot))
+    held = [row for row in every if (row.process.user == whom if pid is None else row.holding.pid == pid)]
+    if not held and pid is None:
+        users = sorted({row.process.user for row in every} - {""})
+        raise GpuwatchError(f"no process of {whom} holds a GPU; those who hold one: {', '.join(users) or 'nobody'}")
+    if not held and pid is not None:
         find_process(pid, snapshot, config)  # it says that there is none, or why it is not seen
         raise GpuwatchError(f"process {pid} holds no GPU")
     if held[0].process.uid is None:
-        raise GpuwatchError(f"the owner of process {pid} is not known")
+        raise GpuwatchError(f"the owner of process {held[0].holding.pid} is not known")
     Console(ascii_only=config.ascii).print(*message(held, snapshot, config.limits().allowances).splitlines())
     return 0

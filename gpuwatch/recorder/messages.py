@@ -497,11 +497,11 @@ class Messenger:
         is_leader: Callable[[], bool],
         *,
         routes: Callable[[Notify], Sequence[Route]] = make_routes,
-        silent_leader: Callable[[], int | None] = lambda: None,
+        silent_leader: Callable[[], str] = str,
         on_sent: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`silent_leader` returns the PID of the gpuwatch that records, where that one sends no messages.
+        """`silent_leader` returns words about the gpuwatch that records, and what to do, where that one sends none.
 
         `on_sent` is called from the messenger's thread where `was_sent` is true of more alerts than before.
         """
@@ -570,9 +570,8 @@ class Messenger:
             if is_leader and not flush and self._clock() >= self._check_at:
                 self._check()
             self._failure = ""
-            if not is_leader and self._schedule.policy.sends and (pid := self._silent_leader()) is not None:
-                self._failure = f"none are sent: the gpuwatch that records (PID {pid}) began without [notify]"
-                self._failure += "; press L there, or start it again"
+            if not is_leader and self._schedule.policy.sends and (words := self._silent_leader()):
+                self._failure = f"none are sent: {words}"
         except Exception as error:  # noqa: BLE001 - a fault of ours must be seen, and must not end the messages
             self._failure = text.clean(f"failed: {type(error).__name__}: {error}", 200)
             return _PAUSE

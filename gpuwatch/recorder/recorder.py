@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -25,7 +26,7 @@ from sqlite3 import Connection
 from typing import Final, NamedTuple
 
 from gpuwatch.alerts.alert import Alert, Attention
-from gpuwatch.base import text
+from gpuwatch.base import procfs, text
 from gpuwatch.base.threads import Worker
 from gpuwatch.config.types import Config
 from gpuwatch.model.live import read_status
@@ -39,7 +40,7 @@ from gpuwatch.recorder.public import PublicDays, Publish, is_use_public
 from gpuwatch.recorder.schema import own_store
 from gpuwatch.recorder.store import KEEP, LARGEST, Store
 from gpuwatch.recorder.use import Sums, UseCounter, write_use
-from gpuwatch.sampler.owners import UserNames
+from gpuwatch.sampler.owners import UserNames, terminal
 
 _MOST_SUMS: Final = 1500
 """Sums that wait to be written, at most: the newest, of a day."""
@@ -276,10 +277,22 @@ class Recorder:
         self.lock.close()
 
 
-def _silent_leader() -> int | None:
-    """Return the PID of the gpuwatch of this user that records and sends no messages."""
+def _silent_leader() -> str:
+    """Return which gpuwatch of this user records and sends no messages, as words; empty for none."""
     found = read_status()
-    return found.pid if found is not None and not found.sends and found.pid != os.getpid() else None
+    if found is None or found.sends or found.pid == os.getpid():
+        return ""
+    who = f"the gpuwatch that records ({find_place(found.pid)})"
+    return f"{who} began without [notify]; press L there, or `kill -HUP {found.pid}`"
+
+
+def find_place(pid: int, proc: Path = procfs.PROC) -> str:
+    """Return where a process of this user runs: `PID 4711, /dev/pts/3, tmux pane %5`, as far as that can be read."""
+    stat, pane = procfs.find_stat(pid, proc), None
+    with contextlib.suppress(OSError):
+        pane = re.search(rb"(?:^|\0)TMUX_PANE=(%\d{1,10})\0", procfs.read_file(pid, "environ", proc))
+    words = [f"PID {pid}", terminal(stat.tty) if stat else "", f"tmux pane {pane[1].decode()}" if pane else ""]
+    return ", ".join(filter(None, words))
 
 
 class Sinks:

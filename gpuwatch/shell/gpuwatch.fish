@@ -182,7 +182,7 @@ complete -c gpuwatch -n '_shtab_gpuwatch_using kill' -l signal -xka "INT TERM KI
 complete -c gpuwatch -n '_shtab_gpuwatch_using kill' -l start -x -d 'end the PID only if it started then, in clock ticks since boot: `start` of a process in --json'
 complete -c gpuwatch -n '_shtab_gpuwatch_using kill' -l run -d 'the whole run that it belongs to: launcher, ranks, workers'
 complete -c gpuwatch -n '_shtab_gpuwatch_using kill' -l yes -d 'do not ask'
-complete -c gpuwatch -n '_shtab_gpuwatch_using; and test $_shtab_gpuwatch_npos -eq 0' -a message -d 'Print a polite message to the owner of a process; nothing is sent.'
+complete -c gpuwatch -n '_shtab_gpuwatch_using; and test $_shtab_gpuwatch_npos -eq 0' -a message -d 'Print a polite message to the owner of a process, or to a user.'
 complete -c gpuwatch -n '_shtab_gpuwatch_using message' -s h -l help -d 'show this help message and exit'
 complete -c gpuwatch -n '_shtab_gpuwatch_using message' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'read FILE instead of your gpuwatch.toml'
 complete -c gpuwatch -n '_shtab_gpuwatch_using message' -l ascii -d 'print only ASCII characters'

@@ -21,7 +21,7 @@ _shtab_gpuwatch_commands() {
     export:'Metrics for Prometheus, or rules and a Grafana dashboard.'
     fleet:'All machines that a Prometheus server knows.'
     kill:'End your own processes, or a whole run.'
-    message:'Print a polite message to the owner of a process; nothing is sent.'
+    message:'Print a polite message to the owner of a process, or to a user.'
     notify:'Send a test message to the addresses of your gpuwatch.toml.'
     pick:'Print GPUs that have room, for CUDA_VISIBLE_DEVICES.'
     replay:'A recording in the dashboard, from any time of it; or copy it.'
@@ -198,7 +198,7 @@ _shtab_gpuwatch_message_options=(
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
   "--ascii[print only ASCII characters]"
   "--demo[show a simulated machine instead of this one]"
-  ":a process that holds a GPU:"
+  ":a process that holds a GPU, or a user for all of theirs:"
 )
 
 # guard to ensure default positional specs are added only once per session

@@ -601,7 +601,9 @@ class GpuwatchApp(TerminalApp):
             return
         words, tmux = message(held, frame.snapshot, self.options.allowances), "TMUX" in os.environ
         self.write_to_terminal(clipboard(words, tmux=tmux))
-        self.open_once(OwnerMessageDialog(held[0].owner, words, self.style_set.glyphs, tmux=tmux))
+        whom = str(held[0].holding.pid) if len({row.process.key for row in held}) == 1 else held[0].owner
+        command = f"gpuwatch message {'--demo ' * frame.snapshot.demo}{whom}"
+        self.open_once(OwnerMessageDialog(held[0].owner, words, command, self.style_set.glyphs, tmux=tmux))
 
     def action_acknowledge(self, alert: Alert | None = None) -> None:
         """Open the dialog about one alert, or about all that hold now, unacknowledged alerts first."""

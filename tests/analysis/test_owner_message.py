@@ -117,3 +117,4 @@ async def test_figures_and_date_are_of_one_moment_while_the_dashboard_is_frozen(
             shown = "\n".join(str(one.render()) for one in app.screen.query("Static"))
             assert pid in shown
             assert f"({date}-06-01 12:00)" in shown
+            assert f"`gpuwatch message {pid.removeprefix('PID ')}` prints it" in shown

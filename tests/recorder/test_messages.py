@@ -33,6 +33,7 @@ from gpuwatch.recorder.messages import (
     raised,
 )
 from gpuwatch.recorder.messages import cleared as over_message
+from gpuwatch.recorder.recorder import find_place
 from tests.recorder.telling import Outbox, alert, ended, frame
 from tests.support.builders import EPOCH, gpu, holding, process, snapshot, uid
 from tests.support.waiting import Clock, wait_for
@@ -442,16 +443,30 @@ def test_only_one_gpuwatch_sends_and_the_other_goes_on_where_it_stops(
 
 def test_one_that_does_not_send_says_so_where_the_one_that_records_sends_nothing(leader: Leader) -> None:
     leader.leads = False
-    silent: list[int | None] = [4711]
+    silent = ["the one that records (PID 4711)"]
     messenger = Messenger(Notify(command=("true",)), leader, routes=lambda _: [], silent_leader=lambda: silent[0])
     try:
         messenger.take(frame())
         wait_for(lambda: "PID 4711" in messenger.trouble)
-        silent[0] = None
+        silent[0] = ""
         messenger.take(frame())
         wait_for(lambda: not messenger.trouble)
     finally:
         messenger.close(30)
+
+
+@pytest.mark.parametrize(
+    ("terminal", "environ", "place"),
+    [
+        (136 << 8 | 3, b"A=1\0TMUX_PANE=%5\0", "PID 4711, /dev/pts/3, tmux pane %5"),
+        (0, b"NOT_TMUX_PANE=%5\0TMUX_PANE=%;\0", "PID 4711"),
+    ],
+)
+def test_the_place_of_another_gpuwatch(tmp_path: Path, terminal: int, environ: bytes, place: str) -> None:
+    (tmp_path / "4711").mkdir()
+    (tmp_path / "4711" / "stat").write_text(f"4711 (gpuwatch) S 1 1 1 {terminal} " + "0 " * 45)
+    (tmp_path / "4711" / "environ").write_bytes(environ)
+    assert find_place(4711, tmp_path) == place
 
 
 @pytest.mark.parametrize("gate", [None, threading.Event()], ids=["sends", "hangs"])

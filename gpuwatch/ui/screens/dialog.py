@@ -386,10 +386,8 @@ class ConfirmDialog(Dialog[KillChoice]):
         self.dismiss(message.choice)
 
 
-_COPIED: Final = (
-    "Copied to the clipboard, if your terminal allows that (OSC 52). Nothing was sent: paste it where you like."
-)
-_TMUX: Final = " In tmux this needs `set -g set-clipboard on`."
+_COPIED: Final = "Copied to the clipboard, if your terminal allows that (OSC 52). Nothing was sent."
+_TMUX: Final = "tmux copies it only with `set -g set-clipboard on`, which is not its default. Nothing was sent."
 
 
 class OwnerMessageDialog(Dialog[None]):
@@ -415,9 +413,10 @@ class OwnerMessageDialog(Dialog[None]):
         Binding("y,enter", "close", "back", show=False, id="message.close", tooltip="Close it"),
     ]
 
-    def __init__(self, owner: str, words: str, glyphs: Glyphs = UNICODE, *, tmux: bool = False) -> None:
-        """`words` is the message; `tmux` is whether gpuwatch runs in tmux."""
-        super().__init__(f"Message to {owner}", (words, _COPIED + _TMUX * tmux), glyphs)
+    def __init__(self, owner: str, words: str, command: str, glyphs: Glyphs = UNICODE, *, tmux: bool = False) -> None:
+        """`words` is the message, which `command` prints; `tmux` is whether gpuwatch runs in tmux."""
+        note = f"{_TMUX if tmux else _COPIED} `{command}` prints it in a shell."
+        super().__init__(f"Message to {owner}", (words, note), glyphs)
 
     def on_mount(self) -> None:
         self.query_one("#dialog").border_subtitle = Content("Esc: close")
