@@ -54,13 +54,14 @@ class Palette(msgspec.Struct, frozen=True):
     """Backgrounds of a heat map's cells, from empty to full, under `owner_text`."""
 
 
-# Ten hues in an order in which neighbours lie far apart: people's uids often follow one another. Within a table any two
-# differ by at least 19 in CIELAB (11 is what muted colours of one lightness come to), which is why their lightness
-# differs too; what is written on a fill has a contrast of 4.5 to 1 and more, a swatch 3 to 1 on every background.
-_DARK_FILLS = "#31476f #2a6249 #8f563a #8b3a8f #8e3b4e #387384 #3e7933 #3c3e8f #626130 #683964 #474747"
-_DARK_SWATCHES = "#86a7df #4cb080 #cb6a34 #c554d3 #cd6272 #33aebf #4bbd3b #7a79dd #a29c45 #d889cb #838383"
-_LIGHT_FILLS = "#9fb4d1 #9adabd #d4b39c #d79ad8 #d99aa8 #97d3da #a4da96 #979dd9 #d5d29e #e4c4e5 #d2d2d2"
-_LIGHT_SWATCHES = "#3d67b2 #1f653f #9f5530 #914590 #c2365d #298ba3 #349029 #3b44c2 #7f7c22 #c034ca #808080"
+# Eight hues in an order in which neighbours lie far apart: people's uids often follow one another. None is between pink
+# and yellow, as severity is. Within a table any two differ by at least 19 in CIELAB (11 is what muted colours of one
+# lightness come to), and each by at least 20 from critical and warning of every theme, also of Textual's. What is
+# written on a fill has a contrast of 4.5 to 1 and more, a swatch 3 to 1 on every background of gpuwatch's themes.
+_DARK_FILLS = "#4e5631 #256264 #7c4485 #266623 #2b5676 #704f68 #10765b #47549c #474747"
+_DARK_SWATCHES = "#8c925c #39a3b2 #a282b3 #699b47 #5494c0 #bf5c9a #4c9d7d #6384d4 #838383"
+_LIGHT_FILLS = "#ceca75 #8bd2da #c99de3 #abc5a5 #80c5fd #f0b6d3 #6dd0ae #b6b2d7 #d2d2d2"
+_LIGHT_SWATCHES = "#808246 #138c97 #8e74a6 #508c47 #397da8 #b1688a #3a846b #4577c4 #808080"
 
 DARK: Final = Palette(
     dark=True,
@@ -100,12 +101,11 @@ LIGHT: Final = Palette(
 )
 PALETTES: Final = {"gpuwatch-dark": DARK, "gpuwatch-light": LIGHT}
 
-# Over ssh a terminal usually says that it has 256 colours, and there muted hues fall together: ten of them become
-# three. These are colours of that table.
-_TABLE_DARK = "#005f87 #00875f #af5f00 #5f00af #af005f #005faf #008700 #875faf #5f5f00 #870087 #4e4e4e"
-_TABLE_LIGHT = "#afafff #87d7d7 #ffaf87 #ffafff #d787af #87afd7 #87d787 #af87ff #d7af5f #ff87ff #c6c6c6"
-_TABLE_DARK_SWATCHES = "#5fd7ff #00af5f #d78700 #d7afff #ff5faf #5f87ff #5fd700 #af87ff #d7d75f #ff5fff #949494"
-_TABLE_LIGHT_SWATCHES = "#0000ff #00875f #875f00 #d700d7 #d7005f #005faf #008700 #5f5fff #5f5f00 #870087 #767676"
+# Over ssh a terminal usually says that it has 256 colours, and there muted hues fall together: these are of that table.
+_TABLE_DARK = "#5f5f00 #005f5f #875faf #005f00 #005f87 #875f87 #00875f #005faf #4e4e4e"
+_TABLE_LIGHT = "#afaf87 #5fafaf #af87d7 #87af5f #5fafd7 #d787af #5faf87 #afafd7 #c6c6c6"
+_TABLE_DARK_SWATCHES = "#afaf87 #5fafaf #8787d7 #87af5f #5fafd7 #d787d7 #5faf87 #afafd7 #949494"
+_TABLE_LIGHT_SWATCHES = "#5f5f00 #008787 #875faf #008700 #0087af #af5f87 #00875f #5f5f87 #767676"
 _OWN_256: Final[dict[str, dict[str, Any]]] = {
     "gpuwatch-dark": {
         "muted": "#a8a8a8", "base": "#121212", "band": "#262626", "track": "#303030", "cursor": "#3a3a3a",
@@ -134,16 +134,16 @@ def _in_256(name: str, palette: Palette) -> Palette:
 
 
 # Where there are 16, these are exactly the colours that Rich takes for them, so that none turns into another: blue,
-# green, magenta, cyan, brown, and their bright ones, but no red, which is for what is wrong. The grey is none that a
-# theme has as its background.
-_SIXTEEN = "#0000aa #00aa00 #aa5500 #aa00aa #55ffff #00aaaa #55ff55 #5555ff #ffff55 #ff55ff"
+# green, magenta, cyan and their bright ones, but no red, brown or yellow, which are for what is wrong. The grey is none
+# that a theme has as its background.
+_SIXTEEN = "#0000aa #00aa00 #aa00aa #55ffff #00aaaa #55ff55 #5555ff #ff55ff"
 
 
 ON_SIXTEEN: Final = dict.fromkeys(("#0000aa", "#aa00aa", "#5555ff", "#555555"), "#ffffff")
 """Fills with white text on 16 colours; black text is more readable on the others in every terminal."""
 
-SLOTS: Final = 10
-"""Number of colours for people."""
+SLOTS: Final = 8
+"""Number of colours for people; initials tell the others apart."""
 
 
 Role: TypeAlias = Literal["text", "strong", "muted", "faint", "critical", "warning", "note"]

@@ -185,6 +185,16 @@ TEXTUAL: Final = tuple(BUILTIN_THEMES)
 ROLES: Final[tuple[Role, ...]] = ("text", "strong", "muted", "critical", "warning", "note")
 
 
+@pytest.mark.parametrize("theme", [*THEMES, *TEXTUAL])
+@pytest.mark.parametrize("colors", [1 << 24, 256])
+def test_no_person_has_a_colour_that_looks_like_a_severity(theme: str, colors: int) -> None:
+    styles, system = make_styles(theme, palette_of(theme), colors=colors), SYSTEMS[colors]
+    severities = [seen(styles(role).color, system) for role in ("critical", "warning")]
+    owners = [styles.owner(uid) for uid in range(SLOTS)]
+    people = [color for one in owners for color in (one.fill.background, one.swatches["base"].color)]
+    assert min(difference(seen(one, system), other) for one, other in product(people, severities)) >= 20
+
+
 def test_the_configuration_names_every_theme() -> None:
     assert {theme_id(name) for name in get_args(Theme)} == {*THEMES, *TEXTUAL}
 
