@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -15,7 +15,7 @@ from gpuwatch.analysis.strays import Stray
 from gpuwatch.model.fields import PROCESS, Row, RowKey, share_words
 from gpuwatch.model.filters import ListFilter
 from gpuwatch.model.shares import is_conclusive, is_pending, unread_processes
-from gpuwatch.model.snapshot import Gpu, Presence
+from gpuwatch.model.snapshot import Gpu, Presence, Reason
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.draw.layout import Form, Layout
 from gpuwatch.ui.draw.lines import Line, LineBuilder, blank, centred
@@ -79,7 +79,7 @@ def columns(
     the longest name, within bounds.
     """
     longest = max((cell_len(row.owner) for row in rows), default=0)
-    users = min(_USER_CELLS[form], max(5 if form is Form.HEAT_MAP else 8, longest))
+    users = min(_USER_CELLS[form], max(5, longest))
     # An initial is a letter: without a blank, it would be read as part of the name.
     lettered = not glyphs.swatch.strip()
     fitted = {
@@ -91,7 +91,7 @@ def columns(
     if not chosen:
         if "used" in useless:
             fitted["used"] = _HELD_ALONE
-        return [fitted.get(name, COLUMNS[name]) for name in _FORMS[form] if name != "in" or name not in useless]
+        return [fitted.get(name, COLUMNS[name]) for name in _FORMS[form] if name == "used" or name not in useless]
     last, room = _REST, width - CURSOR_CELLS
     if "command" in chosen:
         last, room = COLUMNS["command"], room - COLUMNS["command"].gap - _LEAST_COMMAND
@@ -117,6 +117,11 @@ def _has_place(row: Row) -> bool | None:
     return True if row.where else None if is_pending(row.process.declared) else False
 
 
+def _has_figure(key: str) -> Callable[[Row], bool | None]:
+    """Return the test whether a row has a figure to show; None where it was not measured yet."""
+    return lambda row: None if PROCESS[key].read(row) is Reason.NO_SAMPLE else bool(PROCESS[key].cell(row, ""))
+
+
 class Processes(RowList[Row]):
     """The process list."""
 
@@ -134,7 +139,9 @@ class Processes(RowList[Row]):
         self.every: list[Row] = []
         """All rows, in the order of the GPUs."""
         self._order = process_order()
-        self._useful = UsefulColumns[Row]({"used": _has_limit, "in": _has_place})
+        self._useful = UsefulColumns[Row](
+            {"used": _has_limit, "in": _has_place, **{key: _has_figure(key) for key in ("idle", "cpu", "rss")}}
+        )
         self._view: View
         self._form = Form.FULL
         self._over: dict[tuple[str, int], Severity] = {}
@@ -170,12 +177,17 @@ class Processes(RowList[Row]):
         return self._order.sort(rows, self.by, reverse=self.reverse)
 
     def columns(self, styles: StyleSet, width: int) -> list[Column]:
-        return columns(self._form, self.every, styles.glyphs, self.chosen, width, self._useful.useless)
+        return columns(self._form, self.every, styles.glyphs, self.chosen, width, self._useless)
+
+    @property
+    def _useless(self) -> frozenset[str]:
+        """Columns without a value in any row; never the one that the rows are sorted by."""
+        return self._useful.useless - {self.by}
 
     @property
     def shown_columns(self) -> tuple[str, ...]:
         """Ids of the columns that were chosen, or that suit the width."""
-        hidden = {"swatch", *self._useful.useless.intersection({"in"})}
+        hidden = {"swatch", *self._useless} - {"used"}
         return self.chosen or tuple(name for name in _FORMS[self._form] if name not in hidden)
 
     def cells(self, place: int, styles: StyleSet, background: Background) -> tuple[Cell, ...]:

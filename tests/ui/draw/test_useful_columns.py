@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from gpuwatch.model.snapshot import Declared, Knowledge, Pane, Process, ProcessContext, Snapshot
+from gpuwatch.model.snapshot import Declared, Knowledge, Pane, Process, ProcessContext, Reading, Reason, Snapshot
 from gpuwatch.ui.draw.table import HELD, UsefulColumns
 from gpuwatch.ui.draw.theme import make_styles
 from gpuwatch.ui.screens.people import PeopleScreen
@@ -66,6 +66,21 @@ async def test_the_list_of_processes(
         await pilot.pause()
         assert "used/declared %" in app.dashboard.process_panel.text[0]
         assert "runs in" in app.dashboard.process_panel.text[0]
+
+
+@pytest.mark.parametrize(
+    ("figure", "is_shown"), [(Reason.DENIED, False), (Reason.NO_SAMPLE, True), (0, True), (3.0, True)]
+)
+async def test_figures_that_no_process_has_give_their_room_to_the_command(figure: Reading, is_shown: bool) -> None:
+    one = process(11, "ada", cpu=figure, rss=figure)
+    shown = snapshot([gpu(0, holdings=[holding(11, 40.0)])], [one])
+    async with running(frame(shown), (160, 50)) as (app, pilot):
+        panel, rows = app.dashboard.process_panel, app.dashboard.processes
+        assert [name in panel.text[0] for name in ("CPU %", "RSS GiB", "idle")] == [is_shown, is_shown, False]
+        assert [name in rows.shown_columns for name in ("cpu", "rss", "idle")] == [is_shown, is_shown, False]
+        rows.sort_by("idle")  # the column that the rows are sorted by is always there
+        await resize(app, pilot, (160, 50), frame(shown))
+        assert "idle" in panel.text[0]
 
 
 async def test_the_table_does_not_jump_within_a_minute() -> None:
