@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 from gpuwatch.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from gpuwatch.api import Overshoot, Snapshot, Stream, recording, snapshot, stream
+    from gpuwatch.api import Overshoot, Process, Snapshot, Stream, recording, snapshot, stream
     from gpuwatch.base.errors import GpuwatchError, UnavailableError, UsageError
-    from gpuwatch.model.snapshot import Gpu, Holding, Process, Reason, known
+    from gpuwatch.model.snapshot import Gpu, Holding, Reason, known
 
 __all__ = [
     "Gpu",
@@ -28,9 +28,9 @@ __all__ = [
 ]
 
 _MODULES = {
-    **dict.fromkeys(("Overshoot", "Snapshot", "Stream", "recording", "snapshot", "stream"), "gpuwatch.api"),
+    **dict.fromkeys(("Overshoot", "Process", "Snapshot", "Stream", "recording", "snapshot", "stream"), "gpuwatch.api"),
     **dict.fromkeys(("GpuwatchError", "UnavailableError", "UsageError"), "gpuwatch.base.errors"),
-    **dict.fromkeys(("Gpu", "Holding", "Process", "Reason", "known"), "gpuwatch.model.snapshot"),
+    **dict.fromkeys(("Gpu", "Holding", "Reason", "known"), "gpuwatch.model.snapshot"),
 }
 """Module of each name. It is imported when the name is used: `import gpuwatch` alone loads none of them."""
 

@@ -5,21 +5,26 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import time
 import weakref
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from gpuwatch.alerts.limits import Allowances
 from gpuwatch.alerts.rules.shares import Overshoot as Overshoot
 from gpuwatch.alerts.rules.shares import overshoots
 from gpuwatch.base.errors import UsageError
-from gpuwatch.base.units import MAX_INTERVAL_S, MIN_INTERVAL_S
+from gpuwatch.base.units import MAX_INTERVAL_S, MIN_INTERVAL_S, gib
+from gpuwatch.commands.once import table
 from gpuwatch.commands.startup import check_snapshot, first_snapshot, open_source
 from gpuwatch.config import load
 from gpuwatch.config.types import Config
 from gpuwatch.model import snapshot as model
-from gpuwatch.model.snapshot import SourceState
+from gpuwatch.model.fields import brief_command
+from gpuwatch.model.snapshot import Reading, Reason, SourceState, known
 from gpuwatch.recorder.recording import Recording
 from gpuwatch.sources.source import Source
 
@@ -27,17 +32,60 @@ _LOOK = 1.0
 """Seconds between two looks at whether the stream was closed by another thread."""
 
 
+class Process(model.Process, frozen=True, kw_only=True):
+    """Process with what it holds."""
+
+    memory: Reading = Reason.NO_SAMPLE
+    """Bytes on all of its GPUs together; the reason where the driver does not tell that of each."""
+    gpus: tuple[int, ...] = ()
+    """Indices of the GPUs on which it holds memory."""
+
+    def __repr__(self) -> str:
+        """Return who runs what where: `<Process 15226 ada: train.py, 49.5 GiB on GPU 0>`."""
+        held = f"{gib(self.memory)} GiB" if known(self.memory) else f"memory {self.memory}"
+        where = f" on GPU {','.join(map(str, self.gpus))}" if self.gpus else ""
+        return f"<Process {self.pid} {self.user or '?'}: {brief_command(self)}, {held}{where}>"
+
+
 class Snapshot(model.Snapshot, frozen=True, kw_only=True):
     """Snapshot with what was found in it."""
 
+    processes: tuple[Process, ...] = ()
     overshoots: tuple[Overshoot, ...] = ()
     """Processes that hold more than they declared and the allowance, the farthest over first; a process above its limit
     for a moment is among them. Of processes whose declared share is not readable nothing is known."""
 
+    def __repr__(self) -> str:
+        """Return its host, time and size in a line."""
+        counts = f"{len(self.gpus)} GPUs, {len(self.processes)} processes"
+        return f"<Snapshot {self.host} {self._clock}: {counts if self.gpus else self.words or self.state.value}>"
+
+    def __str__(self) -> str:
+        """Return the table of `gpuwatch --once`."""
+        return "\n".join(table(self, clock=self._clock)) if self.gpus else repr(self)
+
+    @property
+    def _clock(self) -> str:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.taken))
+
 
 def _judged(found: model.Snapshot, allowances: Allowances | None = None) -> Snapshot:
-    fields = {name: getattr(found, name) for name in model.Snapshot.__struct_fields__}
+    held: defaultdict[int, list[tuple[int, Reading]]] = defaultdict(list)
+    for gpu in found.gpus:
+        for holding in gpu.holdings:
+            held[holding.pid].append((gpu.index, holding.memory))
+    processes = []
+    for one in found.processes:
+        sizes = [size for _, size in held[one.pid]]
+        memory = next((size for size in sizes if not known(size)), sum(size for size in sizes if known(size)))
+        gpus = tuple(sorted({index for index, _ in held[one.pid]}))
+        processes.append(Process(**_fields(one), memory=memory if sizes else Reason.NO_SAMPLE, gpus=gpus))
+    fields = _fields(found) | {"processes": tuple(processes)}
     return Snapshot(**fields, overshoots=overshoots(found, allowances))
+
+
+def _fields(one: model.Process | model.Snapshot) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in one.__struct_fields__}
 
 
 def snapshot(*, only: Sequence[int] = (), demo: bool = False, config: str | os.PathLike[str] | None = None) -> Snapshot:

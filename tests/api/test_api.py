@@ -17,10 +17,11 @@ import pytest
 import gpuwatch
 from gpuwatch import Snapshot, Stream, UnavailableError, UsageError, snapshot, stream
 from gpuwatch.commands.docs import FOLDER
+from gpuwatch.model.snapshot import Reason, SourceState
 from gpuwatch.model.snapshot import Snapshot as Taken
-from gpuwatch.model.snapshot import SourceState
 from tests.driver import Driver, Gpu
 from tests.support.alerts import Script
+from tests.support.builders import GIB, gpu, holding, process
 from tests.support.builders import snapshot as built
 from tests.support.environment import environment
 from tests.support.store import demo, record
@@ -64,9 +65,9 @@ def test_a_recording_is_read_between_two_times(tmp_path: Path) -> None:
     day = record(tmp_path / "day", shown)
 
     def parts(*span: float) -> list[tuple[object, ...]]:
-        return [(one.taken, one.gpus, one.processes) for one in gpuwatch.recording(day, *span)]
+        return [(one.taken, one.gpus, [p.key for p in one.processes]) for one in gpuwatch.recording(day, *span)]
 
-    expected = [(one.taken, one.gpus, one.processes) for one in shown]
+    expected = [(one.taken, one.gpus, [p.key for p in one.processes]) for one in shown]
     assert parts() == expected
     assert parts(shown[7].taken, shown[23].taken) == expected[7:24]
     with pytest.raises(gpuwatch.UsageError, match="No such file"):
@@ -82,6 +83,26 @@ def test_who_is_over_is_in_a_snapshot(tmp_path: Path) -> None:
     assert not snapshot(demo=True, config=file).overshoots
     with stream(demo=True) as snapshots:
         assert next(snapshots).overshoots[0].user == "ada"
+
+
+def test_a_process_has_its_memory_and_gpus_and_is_printed_in_words() -> None:
+    held: dict[int, dict[int, Any]] = {0: {11: GIB, 12: GIB}, 1: {12: Reason.UNSUPPORTED}, 2: {11: 2 * GIB}}
+    gpus = [gpu(index, holdings=[holding(pid, memory=size) for pid, size in of.items()]) for index, of in held.items()]
+    taken = built(gpus, [process(pid, "ada", command=f"/usr/bin/python {pid}.py") for pid in (11, 12, 13)])
+    now = next(Stream(Script([taken])))
+    assert [(one.memory, one.gpus) for one in now.processes] == [
+        (3 * GIB, (0, 2)),
+        (Reason.UNSUPPORTED, (0, 1)),
+        (Reason.NO_SAMPLE, ()),
+    ]
+    assert [f"{one}" for one in now.processes] == [
+        "<Process 11 ada: 11.py, 3.0 GiB on GPU 0,2>",
+        "<Process 12 ada: 12.py, memory unsupported on GPU 0,1>",
+        "<Process 13 ada: 13.py, memory no sample>",
+    ]
+    assert re.fullmatch(r"<Snapshot box3 [-\d]+ [:\d]+: 3 GPUs, 3 processes>", repr(now))
+    assert "11  ada" in str(now)
+    assert len(str(now).splitlines()) == 12
 
 
 def test_an_import_of_gpuwatch_loads_nothing_else() -> None:
