@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from argparse import SUPPRESS
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ import gpuwatch.model
 from gpuwatch import cli
 from gpuwatch.cli import COMMANDS
 from gpuwatch.commands.docs import FOLDER, PAGES
+from gpuwatch.config import load
 from gpuwatch.model import snapshot as model
+from gpuwatch.recorder.messages import check_urls
 from tests.docs import PACKAGE, TABLES, documents, filled
 
 PAGE = {name: (FOLDER / f"{name}.md").read_text() for name in PAGES}
@@ -43,6 +46,21 @@ def test_every_table_that_is_generated_is_in_a_document() -> None:
 def test_every_link_leads_to_a_file(file: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)", file.read_text())
     assert [link for link in links if "://" not in link and not (file.parent / link).exists()] == []
+
+
+def test_the_example_of_mail_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (config, *_), (body, *_) = blocks("alerts", "toml"), blocks("alerts", "sh")
+    file, script, mail = (tmp_path / name for name in ("gpuwatch.toml", "gpu-mail", "mail"))
+    for path, text in ((file, config), (script, body), (mail, '#!/bin/sh\nprintf "%s\\n" "$@"; cat\n')):
+        path.write_text(text)
+        path.chmod(0o700)
+    notify = load(str(file), administrators=tmp_path / "none").notify
+    assert (notify.sends, notify.command) == (True, ("~/bin/gpu-mail",))
+    assert [*check_urls([*notify.urls, *re.findall(r'"(mailto:[^"]+)"', config)])] == ["", ""]
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    message = b'{"rule": "overbooked", "message": "\xe2\x96\xb2 box3: GPU 4 overbooked\\nby ada"}\n'
+    sent = subprocess.run([script], input=message, capture_output=True, check=True).stdout.decode()
+    assert sent.splitlines()[2:] == ["ada@example.org", "▲ box3: GPU 4 overbooked", "by ada"]
 
 
 def test_the_design_names_every_file_and_no_other() -> None:
