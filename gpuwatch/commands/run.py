@@ -148,17 +148,14 @@ def _snapshots(
     """Yield a snapshot, with `--wait` one after the other; raises UnavailableError."""
     yield read_snapshot(args, config, sampler)
     if args.wait:
-        source = open_source(args, config, None, interval=_LOOK)
-        try:
+        with contextlib.closing(open_source(args, config, None, interval=_LOOK)) as source:
             while True:
-                snapshot = source.next(PATIENCE)
-                if snapshot is not None and snapshot.state is SourceState.ENDED:
+                snapshot = source.next(PATIENCE) or Snapshot(state=SourceState.STARTING)
+                if snapshot.state is SourceState.ENDED:
                     check_snapshot(snapshot)
-                is_read = snapshot is not None and not any(is_pending(one.declared) for one in snapshot.processes)
-                if snapshot is not None and is_read and snapshot.state is SourceState.OK:
+                is_read = args.empty or not any(is_pending(one.declared) for one in snapshot.processes)
+                if is_read and snapshot.state is SourceState.OK:
                     yield snapshot
-        finally:
-            source.close()
 
 
 def _send_start(config: Config, name: str, chosen: Sequence[Offer]) -> list[str]:
