@@ -13,7 +13,7 @@ from gpuwatch.base.text import clean
 from gpuwatch.base.units import gib
 from gpuwatch.commands.console import Console
 from gpuwatch.commands.dashboard import check_terminal
-from gpuwatch.commands.flags import add_flags, add_refused_demo
+from gpuwatch.commands.flags import add_flags
 from gpuwatch.commands.startup import configured, fixed_settings
 from gpuwatch.config.types import ADDRESS, Config
 from gpuwatch.launch.placement import Request
@@ -21,6 +21,7 @@ from gpuwatch.model.filters import FilterError, parse_terms
 from gpuwatch.ui.choices import read_choices
 
 try:
+    from gpuwatch.fleet.demo import DemoClient
     from gpuwatch.fleet.overview import Fleet, HostOffer, find_hosts, hosts_grammar
     from gpuwatch.fleet.prometheus import PrometheusClient
     from gpuwatch.fleet.reader import FleetReader, read_fleet
@@ -37,7 +38,7 @@ _NEAREST = 5
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, "json", "theme")
-    add_refused_demo(parser)
+    parser.add_argument("--demo", action="store_true", default=argparse.SUPPRESS, help="show simulated machines")
     parser.add_argument("--prometheus", metavar="URL", help="read this Prometheus server (default: that of [fleet])")
     parser.add_argument("--filter", metavar="TEXT", default=argparse.SUPPRESS, help="start with these hosts: 'free>=4'")
 
@@ -48,11 +49,11 @@ def main(args: argparse.Namespace, _sampler: object = None) -> int:
     Raises UsageError, and UnavailableError where nothing can be printed.
     """
     _check_installed()
-    if args.demo:
-        raise UsageError("--demo does not go with `gpuwatch fleet`: the demo is one machine")
+    if args.demo and args.prometheus:
+        raise UsageError("--demo and --prometheus exclude each other")
     config = configured(args)
     words = _check_filter(args, config)
-    client = PrometheusClient(config.fleet, args.prometheus or "")
+    client = DemoClient() if args.demo else PrometheusClient(config.fleet, args.prometheus or "")
     if args.json:
         console = Console(ascii_only=config.ascii)
         fleet = read_fleet(client)

@@ -47,6 +47,15 @@ def test_json_is_one_object_with_all_lists(call: Call, fake: FakePrometheus) -> 
     assert {one["name"] for one in found["free"]} == {"H100 80GB HBM3", "A100-SXM4-80GB", "L40S"}
 
 
+def test_the_demo_asks_no_server(call: Call) -> None:
+    code, out, err = call("fleet", "--demo", "--json", has_driver=False)
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert (len(found["hosts"]), found["free"][0]["gpus"]) == (24, 184)
+    assert {one["rule"] for one in found["alerts"]} >= {"overshoot", "near limit"}
+    assert "ada" in {one["name"] for one in found["people"]}
+
+
 def test_a_partial_answer_is_printed_and_said(call: Call, fake: FakePrometheus) -> None:
     fake.warnings = ["store eu-1\x1b[2J is down"]
     code, out, err = call("fleet", "--json", "--prometheus", fake.url)
