@@ -123,6 +123,7 @@ complete -c gpuwatch -n '_shtab_gpuwatch_using fleet' -l config -xka "(__fish_co
 complete -c gpuwatch -n '_shtab_gpuwatch_using fleet' -l ascii -d 'print only ASCII characters'
 complete -c gpuwatch -n '_shtab_gpuwatch_using fleet' -l json -d 'print JSON'
 complete -c gpuwatch -n '_shtab_gpuwatch_using fleet' -l theme -x -d 'dark (the default), light, or a theme of Textual: nord'
+complete -c gpuwatch -n '_shtab_gpuwatch_using fleet' -l demo -d 'show simulated machines'
 complete -c gpuwatch -n '_shtab_gpuwatch_using fleet' -l prometheus -x -d 'read this Prometheus server (default: that of [fleet])'
 complete -c gpuwatch -n '_shtab_gpuwatch_using fleet' -l filter -x -d 'start with these hosts: '"'"'free>=4'"'"''
 complete -c gpuwatch -n '_shtab_gpuwatch_using; and test $_shtab_gpuwatch_npos -eq 0' -a doctor -d 'What keeps gpuwatch from seeing all, and how to mend it.'

@@ -170,6 +170,7 @@ _shtab_gpuwatch_fleet_options=(
   "--ascii[print only ASCII characters]"
   "--json[print JSON]"
   "--theme[dark (the default), light, or a theme of Textual\: nord]:NAME:"
+  "--demo[show simulated machines]"
   "--prometheus[read this Prometheus server (default\: that of \[fleet\])]:URL:"
   "--filter[start with these hosts\: \'free\>\=4\']:TEXT:"
 )
