@@ -337,7 +337,7 @@ def _stray(candidate: StrayCandidate, rules: Sequence[_Rule], certainty: StrayCe
     strongest, idle = rules[0], candidate.idle
     why = [reason for rule in rules for reason in rule.words(candidate)]
     if certainty is POSSIBLE:
-        why.insert(0, "whether it is idle is not known yet")
+        why.append("whether it is idle is not known yet")
     elif idle and idle.seconds >= 1 and not {rule.cause for rule in rules} <= {StrayCause.ZOMBIE, StrayCause.STOPPED}:
         words = f"no SM use for {'at least ' * idle.at_least}{steady_duration(idle.seconds)}"
         why.insert(0 if strongest.cause is StrayCause.IDLE else len(why), words)
