@@ -50,12 +50,14 @@ class HostList(FieldList[Host]):
         return row.name
 
     def columns(self, styles: StyleSet, width: int) -> list[Column]:
-        """Return the columns of the fields, and where the last one has room to spare, a bar before it."""
+        """Return the columns of the fields, and where the last one has room to spare, a bar of the memory."""
         self._largest = max([1.0, *(one.memory[1] for one in self.found)])
         *found, last = super().columns(styles, width)
         left = width - CURSOR_CELLS - sum(column.gap + column.cells for column in found) - 2 - _LEAST_ALERT
-        bar = Column("bar", "memory GiB", min(_LONGEST_BAR, left), right=False, gap=2, order="memory")
-        return [*found, *[bar] * (left >= _LEAST_BAR), last]
+        if left >= _LEAST_BAR:
+            place = 1 + next(place for place, column in enumerate(found) if column.id == "memory")
+            found.insert(place, Column("bar", "", min(_LONGEST_BAR, left), right=False, gap=2))
+        return [*found, last]
 
     def cell(self, column: Column, row: Host, styles: StyleSet) -> Cell:
         """Return a figure, or a bar; the bars of all hosts have the scale of the one with the most memory."""
