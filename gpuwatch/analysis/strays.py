@@ -6,14 +6,14 @@ does not match. Only the viewer's own processes are judged; for root, these are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 import msgspec
 
 from gpuwatch.analysis.stray_facts import DEFAULT_LIMITS, StrayCandidate, StrayCandidates, StrayLimits, find_obstacle
-from gpuwatch.base.units import long_duration, ranges, steady_duration
+from gpuwatch.base.units import long_duration, ranges, size, steady_duration
 from gpuwatch.history.history import HistoryView
 from gpuwatch.model.fields import PROCESS, Amount, Field, amount, brief_command, table
 from gpuwatch.model.holdings import Holdings
@@ -359,7 +359,14 @@ def _stray(candidate: StrayCandidate, rules: Sequence[_Rule], certainty: StrayCe
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Notes
+# Words
+
+
+def held_words(strays: Collection[Stray]) -> str:
+    """Format the memory of strays together, `at least 18.0 GiB`; empty where that of none is known."""
+    held = [one.held for one in strays if one.held is not None]
+    return f"{'at least ' * (len(held) < len(strays))}{size(sum(held))}" if held else ""
+
 
 NONE = "none of your processes is a stray"
 _WATCHING = "by `gpuwatch watch` or in the dashboard"

@@ -18,9 +18,8 @@ import msgspec
 from msgspec.structs import replace
 
 from gpuwatch.analysis.stray_facts import StrayLimits
-from gpuwatch.analysis.strays import STRAY, Stray, find_strays, notes
+from gpuwatch.analysis.strays import STRAY, Stray, find_strays, held_words, notes
 from gpuwatch.base import procfs, psinfo
-from gpuwatch.base.units import size
 from gpuwatch.commands.console import Console, TextColumn, format_table
 from gpuwatch.commands.flags import add_flags
 from gpuwatch.commands.startup import configured, read_snapshot
@@ -58,7 +57,8 @@ def table(
     lines = [titles]
     for row, stray in zip(rows, every, strict=True):
         lines += [row, " " * _INDENT + " · ".join(stray.why)]
-    total = _total(strays) if strays else []
+    held = held_words(strays) or "memory that is not known"
+    total = [f"{'1 process holds' if len(strays) == 1 else f'{len(strays)} processes hold'} {held}"] * bool(strays)
     if not demo:
         total += _ending(strays, "to end {}", root=root)
         total += _ending(possible, "if nobody needs {}", root=root)
@@ -70,12 +70,6 @@ def _ending(strays: Sequence[Stray], when: str, *, root: bool) -> list[str]:
     pids = [str(stray.process.pid) for stray in strays if stray.ends]
     words = when.format("it" if len(strays) == 1 else "them")
     return [f"{words}: gpuwatch kill {'--allow-root-kill ' * root}{' '.join(pids)}"] * bool(pids)
-
-
-def _total(strays: Sequence[Stray]) -> list[str]:
-    sizes = [one.held for one in strays if one.held is not None]
-    held = f"{'at least ' * (len(sizes) < len(strays))}{size(sum(sizes))}" if sizes else "memory that is not known"
-    return [f"{'1 process holds' if len(strays) == 1 else f'{len(strays)} processes hold'} {held}"]
 
 
 def document(strays: Sequence[Stray], now: float) -> list[dict[str, Any]]:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.binding import Binding, BindingType
 
-from gpuwatch.analysis.strays import STRAY, Stray, StrayCertainty, StrayReport, notes
+from gpuwatch.analysis.strays import STRAY, Stray, StrayCertainty, StrayReport, held_words, notes
 from gpuwatch.base import procfs
-from gpuwatch.base.units import duration, size
+from gpuwatch.base.units import duration
 from gpuwatch.kill.demo import DEMO_NOTICE
 from gpuwatch.kill.ending import IGNORES_INTERRUPT, KillChoice
 from gpuwatch.kill.queue import LEFT_ALONE, Key, QueuedStray
@@ -43,12 +43,6 @@ def total(strays: Collection[Stray], possible: Collection[Stray] = ()) -> str:
         return ""
     parts = [f"{len(strays)} stray{'s' * (len(strays) != 1)}", held_words(strays)]
     return " · ".join(filter(None, [*parts, f"{len(possible)} possible" * bool(possible)]))
-
-
-def held_words(strays: Collection[Stray]) -> str:
-    """Format the memory of strays together, `at least 18.0 GiB`; empty where that of none is known."""
-    held = [one.held for one in strays if one.held is not None]
-    return f"{'at least ' * (len(held) < len(strays))}{size(sum(held))}" if held else ""
 
 
 class StrayList(RowList[Stray]):
