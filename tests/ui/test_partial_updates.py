@@ -58,6 +58,13 @@ def test_only_the_digit_that_changed_is_a_run() -> None:
     assert changed(old, old) == []
 
 
+def test_only_the_cells_by_which_an_area_has_grown_are_a_run() -> None:
+    area, base = Style(background="#00ff00"), Style()
+    old = (Span(" " * 10, area, 10), Span(" " * 20, base, 20))
+    assert changed(old, (Span(" " * 11, area, 11), Span("." + " " * 18, base, 19))) == [(10, 12)]
+    assert changed(old, (Span(" " * 11, area, 11), Span(" " * 19, base, 19))) == [(10, 11)]
+
+
 @given(SPANS, st.lists(st.tuples(st.integers(0, 29), st.integers(1, 30)), min_size=1, max_size=4))
 def test_a_terminal_shows_the_changed_runs_and_nothing_else(
     spans: list[tuple[str, Style]], runs: list[tuple[int, int]]

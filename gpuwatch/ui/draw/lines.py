@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Final, NamedTuple, TypeAlias
 
 from rich.cells import cell_len, chop_cells, set_cell_size
@@ -177,14 +177,16 @@ def _breaks(text: str, width: int) -> list[int]:
 
 def changed(old: Line, new: Line) -> list[tuple[int, int]]:
     """Return the runs of cells (from, until) in which two lines of one width differ, in order."""
-    if len(old) != len(new):
-        return _middle(old, new)
+    if [span.cells for span in old] != [span.cells for span in new]:
+        is_wide = any(len(span.text) != span.cells for span in (*old, *new))  # such characters are not divided
+        if is_wide or width_of(old) != width_of(new):
+            return _middle(old, new)
+        ends = sorted({end for line in (old, new) for end in accumulate(span.cells for span in line)})
+        old, new = _divided(old, ends), _divided(new, ends)
     runs: list[tuple[int, int]] = []
     x = 0
     for before, after in zip(old, new, strict=True):
         if before is not after and before != after:
-            if before.cells != after.cells:
-                return _middle(old, new)
             start, end = _narrowed(before, after)
             if runs and x + start - runs[-1][1] <= NEAR:
                 runs[-1] = (runs[-1][0], x + end)
@@ -192,6 +194,19 @@ def changed(old: Line, new: Line) -> list[tuple[int, int]]:
                 runs.append((x + start, x + end))
         x += after.cells
     return runs
+
+
+def _divided(line: Line, ends: Sequence[int]) -> Line:
+    """Divide the spans of a line at some cells."""
+    parts = []
+    x = place = 0
+    for span in line:
+        first, x = x, x + span.cells
+        start = first
+        while place < len(ends) and ends[place] <= x:
+            parts.append(Span(span.text[start - first : ends[place] - first], span.style, ends[place] - start))
+            start, place = ends[place], place + 1
+    return tuple(parts)
 
 
 def _middle(old: Line, new: Line) -> list[tuple[int, int]]:
