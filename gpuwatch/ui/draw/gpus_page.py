@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 from rich.cells import cell_len
@@ -15,14 +15,14 @@ from gpuwatch.base.units import GIB, gib
 from gpuwatch.history.timeline import Metric
 from gpuwatch.model import shares
 from gpuwatch.model.fields import GPU
-from gpuwatch.model.snapshot import Gpu, known
+from gpuwatch.model.snapshot import Gpu, Health, Reason, known
 from gpuwatch.ui.draw.gpus import bar_parts, state_of
-from gpuwatch.ui.draw.graph import Curve, Graph, at_column, plot_rows
+from gpuwatch.ui.draw.graph import Graph, at_column, plot_rows
 from gpuwatch.ui.draw.lines import Line, LineBuilder, Span, blank
 from gpuwatch.ui.draw.processes import overshoots
 from gpuwatch.ui.draw.sheet import Canvas, SheetPage, reason_words
 from gpuwatch.ui.draw.theme import Background, Style, StyleSet
-from gpuwatch.ui.draw.time_axis import AXIS, column_of, draw_axis, plot_cells
+from gpuwatch.ui.draw.time_axis import AXIS, draw_axis, plot_cells
 from gpuwatch.ui.draw.time_graphs import SMALL, FrameGraphs
 from gpuwatch.ui.draw.view import View, day_time, mark_of
 
@@ -34,6 +34,10 @@ _LEAST_PLOT: Final = 12
 """Cells of a plot, at least; where there is less room, there are figures alone."""
 _NAME: Final = 12
 """Cells of an owner's name, at most."""
+
+
+Plot: TypeAlias = list[list[Span]]
+"""Rows of a plot."""
 
 
 class BandLayout(NamedTuple):
@@ -76,8 +80,8 @@ class GpuBands:
         self.first = 0
         """Place of the first GPU on screen."""
         self.lines: list[Line] = []
-        self._plots: dict[str, tuple[object, list[list[Span]]]] = {}
-        """Rows of the plots by the key of the GPU, and what they were drawn from."""
+        self._plots: dict[tuple[str, str], tuple[object, Plot]] = {}
+        """Rows of the plots by the key of the GPU and their titles, and what they were drawn from."""
 
     def draw(self, styles: StyleSet, width: int) -> list[Line]:
         """Return the lines that `gpus_page` has drawn."""
@@ -88,17 +92,16 @@ class GpuBands:
         place = y // self.layout.rows
         return self.first + place if 0 <= place < self.layout.shown else None
 
-    def plot(self, gpu: Gpu, graphs: Sequence[Graph], styles: StyleSet, size: tuple[int, ...]) -> list[list[Span]]:
-        """Return the rows of a GPU's plots; `size` has their cells, the column of the cursor or -1, and their rows."""
-        cells, column, *rows = size
-        curves = [(one.values, one.style) for graph in graphs for one in graph.curves]
-        key = (id(styles), size, curves, [(one.until, one.span, one.top, one.empty, one.limits) for one in graphs])
-        found = self._plots.get(gpu.key)
-        if found is None or found[0] != key:
-            cursor = column if column >= 0 else None
-            plots = [plot_rows(graph, styles, cells, many, cursor) for graph, many in zip(graphs, rows, strict=True)]
-            found = self._plots[gpu.key] = key, [row for plot in plots for row in plot]
-        return found[1]
+    def plot(self, gpu: Gpu, graph: Graph, styles: StyleSet, cells: int, rows: int, column: int | None) -> Plot:
+        """Return the rows of one of a GPU's plots."""
+        if not rows or cells < _LEAST_PLOT:
+            return [[]] * rows
+        curves = [(one.values, one.style) for one in graph.curves]
+        key = (id(styles), cells, rows, column, curves, graph.until, graph.span, graph.top, graph.empty, graph.limits)
+        place = (gpu.key, graph.title)
+        if self._plots.get(place, ("", []))[0] != key:
+            self._plots[place] = key, plot_rows(graph, styles, cells, rows, column)
+        return self._plots[place][1]
 
 
 def gpus_page(
@@ -144,19 +147,17 @@ def _draw_band(
     styles, cells = view.styles, plot_cells(graphs.width)
     rows = bands.layout.rows - (bands.layout.rows == _MOST_ROWS)
     low = 0 if rows == 1 else max(1, rows * 2 // 5)
-    at = graphs.shown_at
-    column = column_of(at, graphs.until, graphs.span, cells) if at is not None else None
+    if all(one.utilization is Reason.UNSUPPORTED for one in view.frame.snapshot.gpus):
+        low = 0
+    column = graphs.column
     memory = graphs.memory_graph(gpu, ())
     # All GPUs have the same axis, so that the fuller one looks fuller.
     memory = replace(memory, top=float(shares.usable(gpu) or memory.top), named=False)
     curve = graphs.curve(gpu.key, "", Metric.UTILIZATION, gpu.utilization)
     use = graphs.graph("util", "%", [curve], 100.0, reason_words(gpu.utilization))
-    plot: list[list[Span]] = [[]] * rows
-    if cells >= _LEAST_PLOT:
-        drawn, sizes = ([memory, use], (rows - low, low)) if low else ([memory], (rows,))
-        plot = bands.plot(gpu, drawn, styles, (cells, -1 if column is None else column, *sizes))
+    plot = bands.plot(gpu, memory, styles, cells, rows - low, column) + bands.plot(gpu, use, styles, cells, low, column)
     mark, role, _ = state_of(view, gpu, right)
-    figures = _Figures(gpu, graphs, view, memory, curve, column, right, is_chosen=is_chosen).draw(rows)
+    figures = _Figures(gpu, graphs, view, memory, right, is_chosen=is_chosen).draw(rows)
     bar = ("|", "|") if styles.glyphs.ascii else ("│", "┃")
     lines = []
     for row in range(rows):
@@ -178,26 +179,18 @@ class _Figures:
     """Figures at the right of a band: those of now, or of the time under the cursor."""
 
     def __init__(
-        self,
-        gpu: Gpu,
-        graphs: FrameGraphs,
-        view: View,
-        memory: Graph,
-        use: Curve,
-        column: int | None,
-        width: int,
-        *,
-        is_chosen: bool,
+        self, gpu: Gpu, graphs: FrameGraphs, view: View, memory: Graph, width: int, *, is_chosen: bool
     ) -> None:
-        self._gpu, self._graphs, self._view = gpu, graphs, view
-        self._memory, self._use, self._column, self._width = memory, use, column, width
-        self._cells = plot_cells(graphs.width)
+        self._gpu, self._graphs, self._view, self._memory, self._width = gpu, graphs, view, memory, width
+        self._column, self._cells = graphs.column, plot_cells(graphs.width)
         self._background: Background = "cursor" if is_chosen else "base"
+        self._is_old = view.dimmed(gpu) and self._column is None
 
     def draw(self, rows: int) -> list[Line]:
-        styles, width = self._view.styles, self._width
-        first = LineBuilder(styles, self._background).gap().write(self._used(), "strong")
-        last = LineBuilder(styles).gap()
+        """Return a line for each row of the band."""
+        styles, width, gpu = self._view.styles, self._width, self._gpu
+        first, last = LineBuilder(styles, self._background).gap(), LineBuilder(styles).gap()
+        first.write(f"{self._figure('memory', Metric.USED):>4}", "faint" if self._is_old else "strong")
         owners = self._owners()
         if rows == 1:
             self._write_use(first.gap(), brief=True)
@@ -208,32 +201,25 @@ class _Figures:
             self._write_use(last, brief=True)
             self._write_state(last)
             return [first.build(width), last.build(width)]
-        whole = shares.usable(self._gpu)
+        whole = shares.usable(gpu)
         first.write(f"/{gib(whole)}" if whole is not None else "", "muted").gap()
         self._write_state(first)
-        between = []
-        for row in range(rows - 2):
-            builder = LineBuilder(styles).gap(2)
+        between = [LineBuilder(styles).gap(2) for _ in range(rows - 2)]
+        for row, builder in enumerate(between):
             self._write_owners(builder, owners[row : row + 1] if row < rows - 3 else owners[row:])
-            between.append(builder.build(width))
+        if gpu.health is not Health.OK and not owners:
+            between[0].write(gpu.words, "muted", width - 2)
         self._write_use(last, brief=False)
-        return [first.build(width), *between, last.build(width)]
-
-    def _value(self, metric: Metric) -> float | None:
-        """Return a figure at the time of the cursor."""
-        values = self._graphs.read(self._gpu.key, "", metric, stacked=metric is Metric.USED)
-        return at_column(values, self._column, self._cells) if self._column is not None else None
+        return [one.build(width) for one in (first, *between, last)]
 
     def _figure(self, key: str, metric: Metric) -> str:
         """Return a figure of now or of the cursor's time, without its unit."""
         glyphs = self._view.styles.glyphs
         if self._column is None:
             return GPU[key].cell(self._gpu, glyphs.missing, glyphs.least)
-        value = self._value(metric)
+        values = self._graphs.read(self._gpu.key, "", metric, stacked=metric is Metric.USED)
+        value = at_column(values, self._column, self._cells)
         return glyphs.missing if value is None else gib(value) if metric is Metric.USED else f"{value:.0f}"
-
-    def _used(self) -> str:
-        return f"{self._figure('memory', Metric.USED):>4}"
 
     def _write_use(self, builder: LineBuilder, *, brief: bool) -> None:
         """Write utilization, and power and temperature where there is room; what is not measured is left out."""
@@ -247,7 +233,9 @@ class _Figures:
         for key, metric, unit, cells in units[: 1 if brief else 3]:
             words = self._figure(key, metric)
             if words != missing:
-                builder.write(f"{words:>{cells}}", "text").write(f"{'' if brief else ' '}{unit} ", "muted")
+                # In one style, since a change of style takes more bytes than these figures, which change each second.
+                words = f"{words:>{cells}}{'' if brief else ' '}{unit} "
+                builder.write(words, "faint" if self._is_old else "text")
             elif brief:
                 builder.gap(cells + 2)
 
@@ -302,10 +290,8 @@ def _draw_foot(graphs: FrameGraphs, right: int, lines: int) -> list[Line]:
     styles, width, cells = graphs.styles, graphs.width + right, plot_cells(graphs.width)
     if not lines or cells < _LEAST_PLOT:
         return []
-    at = graphs.shown_at
-    cursor = column_of(at, graphs.until, graphs.span, cells) if at is not None else None
     recent = graphs.events(lambda alert: graphs.start <= alert.raised < graphs.until)
-    axis = draw_axis(graphs.until, graphs.span, styles, graphs.width, graphs.event_marks(recent), cursor)
+    axis = draw_axis(graphs.until, graphs.span, styles, graphs.width, graphs.event_marks(recent), graphs.column)
     legend = ("memory by owner over utilization", "memory over utilization", "")
     words = next(one for one in legend if len(one) < right)
     drawn = [LineBuilder(styles).write_spans(axis).gap().write(words, "faint").build(width)]

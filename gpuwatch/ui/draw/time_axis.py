@@ -80,7 +80,7 @@ def draw_axis(
         hour = time.strftime(form, time.localtime(at))
         day = day_time(at, before, form) if dated else hour
         short = day.removesuffix(f" {hour}") if hour.startswith("00:00") else day
-        for label in (tick + day, *[f"{day}{tick}", tick + short, f"{short}{tick}"] * (day != hour)):
+        for label in (tick + day, f"{day}{tick}", *[tick + short, f"{short}{tick}"] * (day != hour)):
             first = place - label.index(tick)
             where = range(first, first + len(label))
             if all(0 <= x < cells and pieces[x].char == bar and (x == place or x not in marked) for x in where):

@@ -32,7 +32,7 @@ from gpuwatch.ui.draw.graph import (
 from gpuwatch.ui.draw.lines import Line, LineBuilder
 from gpuwatch.ui.draw.sheet import Fact, Section, reason_words
 from gpuwatch.ui.draw.theme import Role, StyleSet
-from gpuwatch.ui.draw.time_axis import SPANS, Mark, axis_end, draw_strip, plot_cells
+from gpuwatch.ui.draw.time_axis import SPANS, Mark, axis_end, column_of, draw_strip, plot_cells
 from gpuwatch.ui.draw.view import day_time, mark_of, replay_words
 
 MOST_EVENTS: Final = 12
@@ -115,6 +115,12 @@ class TimeGraphs:
     def shown_at(self) -> float | None:
         """Time whose values are shown: the cursor's, or the last one of an earlier window; None for the newest."""
         return self.cursor if self.cursor is not None or self.end is None else self.until - 0.5
+
+    @property
+    def column(self) -> int | None:
+        """Column of the plots whose values are shown; None for the newest values."""
+        at = self.shown_at
+        return column_of(at, self.until, self.span, plot_cells(self.width)) if at is not None else None
 
     def fit(self, styles: StyleSet, width: int) -> None:
         """Make graphs of `width` cells from now on; a cursor that the graphs have left behind goes."""
