@@ -26,7 +26,7 @@ SURE: Final = 10.0
 """Seconds without a living process after which a run has ended."""
 
 
-class _Run(msgspec.Struct, kw_only=True):
+class _Run(msgspec.Struct, kw_only=True, eq=False):
     """Run, as far as it was watched; times are by the clock of the history."""
 
     key: str
@@ -43,10 +43,8 @@ class _Run(msgspec.Struct, kw_only=True):
     use: Use = NO_USE
     gpus: frozenset[int] = frozenset()
     """Indices of the GPUs that it held."""
-    living: frozenset[tuple[int, int]] = frozenset()
-    """PID and start time of its processes that live, and of its launcher."""
     gone: float | None = None
-    """Time at which none of them was alive any more."""
+    """Time at which none of its processes was alive any more."""
 
 
 class RunFollower:
@@ -57,22 +55,26 @@ class RunFollower:
         self.rule = Rule(RUN_ENDED, self._find_ended)
         self._is_alive = is_alive
         self._runs: list[_Run] = []
+        self._living: dict[tuple[int, int], _Run] = {}
+        """Runs by PID and start time of their processes that live, and of their launchers."""
         self._first: frozenset[tuple[int, int]] | None = None
         """Processes of the first snapshot with GPUs; None before it."""
 
     def _find_ended(self, context: RuleContext) -> Iterator[Observation]:
         """Add a snapshot, and find the runs that have ended with it."""
-        self._add(context)
-        now = context.history.now
+        seen, now = self._add(context), context.history.now
+        self._living = {one: run for one, run in self._living.items() if one in seen or self._is_alive(*one)}
+        living, ended = {*self._living.values()}, []
         for run in self._runs:
-            run.living = frozenset(one for one in run.living if self._is_alive(*one))
-            run.gone = None if run.living else now if run.gone is None else run.gone
-        ended = [run for run in self._runs if run.gone is not None and now - run.gone >= SURE]
+            run.gone = None if run in living else now if run.gone is None else run.gone
+            if run.gone is not None and now - run.gone >= SURE:
+                ended.append(run)
         self._runs = [run for run in self._runs if run not in ended]
         yield from (_ended(context, run) for run in ended if run.last - run.since >= LEAST)
 
-    def _add(self, context: RuleContext) -> None:
-        snapshot, history = context.snapshot, context.history
+    def _add(self, context: RuleContext) -> set[tuple[int, int]]:
+        """Add what runs hold; return the processes that the driver has just listed: these live."""
+        snapshot, history, seen = context.snapshot, context.history, set[tuple[int, int]]()
         if snapshot.gpus and self._first is None:
             self._first = frozenset(one.key for one in snapshot.processes)
         runs = {
@@ -80,30 +82,35 @@ class RunFollower:
             for one in snapshot.processes
             if one.uid == snapshot.viewer and one.start and one.context is not None and not one.has_ended
         }
-        sizes: Counter[str] = Counter()
+        sizes: Counter[_Run] = Counter()
         for gpu in snapshot.gpus:
             held = [one for one in gpu.holdings if one.pid in runs and one.kind != "G"]
             for one in held:
                 run = runs[one.pid]
-                sizes[run.key] += int(number(one.memory) or 0)
-                run.peak, run.last, run.gpus = max(run.peak, sizes[run.key]), history.now, run.gpus | {gpu.index}
-            uses = charged(held, history.charged.get(gpu.key, 0.0), lambda one: runs[one.pid].key)
-            for run in self._runs:
-                run.use = run.use.plus(uses.get(run.key, NO_USE))
+                sizes[run] += int(number(one.memory) or 0)
+                run.peak, run.last = max(run.peak, sizes[run]), history.now
+            seconds = history.charged.get(gpu.key, 0.0)
+            for run, use in charged(held, seconds, lambda one: runs[one.pid]).items():
+                run.use, run.gpus = run.use.plus(use), run.gpus | {gpu.index}
+            seen |= {(one.pid, one.start) for one in held if seconds}
+        return seen
 
     def _run_of(self, process: Process, taken: float, now: float) -> _Run:
         """Return the run of a process, which goes on where its key has changed: its launcher may have ended."""
-        began, run = now - max(0.0, taken - (process.started or taken)), process.run
-        same = [one for one in self._runs if process.key in one.living]
-        same += [one for one in self._runs if process.run_key == one.key]
-        if not same:
-            since = began if process.key in (self._first or ()) else now
-            name = (run.name if run else "") or process.name
-            same = [_Run(key=process.run_key, name=name, user=process.user, began=began, since=since, last=since)]
-            self._runs += same
-        found = same[0]
-        found.key, found.began = process.run_key, min(found.began, began)
-        found.living |= {process.key} | ({(run.head, run.head_start)} if run and run.head_start else set())
+        found, run = self._living.get(process.key), process.run
+        if found is None:
+            began = now - max(0.0, taken - (process.started or taken))
+            found = next((one for one in self._runs if one.key == process.run_key), None)
+            if found is None:
+                since = began if process.key in (self._first or ()) else now
+                name = (run.name if run else "") or process.name
+                found = _Run(key=process.run_key, name=name, user=process.user, began=began, since=since, last=since)
+                self._runs.append(found)
+            found.began = min(found.began, began)
+            self._living[process.key] = found
+        found.key = process.run_key
+        if run is not None and run.head_start:
+            self._living.setdefault((run.head, run.head_start), found)
         return found
 
 
