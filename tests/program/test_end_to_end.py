@@ -56,7 +56,7 @@ def test_an_alert_flags_its_window(driver: Driver, tmux: Tmux) -> None:
     driver.procs = [Proc(0, os.getpid(), memory=20 * GIB, sm=98)]
     driver.write()
     tmux.start([GPUWATCH, "--bell", "--interval", "0.2"], driver.env())
-    tmux.wait_for("memory in GiB")
+    tmux.wait_for("used/total")
     tmux.run("new-window", "-d", "sleep 600")
     tmux.run("select-window", "-t", ":1")
     flags = ("list-windows", "-F", "#{window_index} #{window_bell_flag}")

@@ -38,7 +38,7 @@ def test_the_first_picture_is_whole_and_of_the_right_size(busy: Driver) -> None:
 def test_of_a_size_that_no_terminal_has_only_a_part_is_drawn(busy: Driver, way: str) -> None:
     start = (9999, 9999) if way == "at the start" else (120, 30)
     with in_terminal(columns=start[0], rows=start[1], env=busy.env(), draw=False) as terminal:
-        terminal.wait_for(lambda one: b"memory in GiB" in one.raw)
+        terminal.wait_for(lambda one: b"used/total" in one.raw)
         if way == "by the terminal itself":
             terminal.send("\x1b[48;9999;9999;0;0t")
         terminal.wait_for(lambda one: f"\x1b[{LARGEST[1]};1H".encode() in one.raw)

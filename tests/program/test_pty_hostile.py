@@ -176,7 +176,7 @@ def typed(terminal: Terminal, key: str) -> bool:
 def leave(terminal: Terminal, text: str) -> None:
     """Go back to the dashboard from where a text stands."""
     terminal.send("\x1b")
-    terminal.wait_for(lambda one: text not in one.text and "memory in GiB" in one.text and "1 s  " in one.lines[0])
+    terminal.wait_for(lambda one: text not in one.text and "used/total" in one.text and "1 s  " in one.lines[0])
 
 
 @pytest.mark.parametrize("flags", [["--once"], ["--once", "--json"], ["--stream"]], ids=" ".join)

@@ -18,7 +18,7 @@ from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.uncounted]
 
-TITLES = "memory in GiB"
+TITLES = "used/total"
 
 
 def assert_gone(everybody: list[psutil.Process]) -> None:
@@ -72,7 +72,7 @@ class Queue(queue.Queue):
 
     def _put(self, item):  # with the lock of the queue
         super()._put(item)
-        if not self.stopped and "memory in GiB" in (item or ""):
+        if not self.stopped and "used/total" in (item or ""):
             Queue.stopped = True
             os.kill(os.getpid(), signal.SIGTSTP)
 
