@@ -53,6 +53,8 @@ class Frame(msgspec.Struct, frozen=True):
     """Alerts that hold, and whose severity this snapshot lowered."""
     attended: Attention = NO_ATTENTION
     """Argument of the last `attend`: where `attention` differs from it, the user of this gpuwatch changed it."""
+    early: tuple[Alert, ...] = ()
+    """What was so from the start and has not lasted yet: shown in rows, and neither an event nor a message."""
     restarts: int = 0
     """How often the monitor was restarted before this frame; greater than 0 in every frame of a replay."""
     holdings: Holdings = Holdings(Snapshot())
@@ -288,6 +290,7 @@ class Monitor(threading.Thread):
             raised=self._marked(changes.raised, wall),
             cleared=cleared,
             eased=self._marked(changes.eased, wall),
+            early=self._marked(changes.early, wall),
             holdings=holdings,
         )
         self._attention = self._attention.pruned((*changes.cleared, *over), wall)

@@ -76,6 +76,8 @@ class Condition(msgspec.Struct):
     alert: Alert | None = None
     gpu: str = ""
     subject: str = ""
+    early: bool = False
+    """Whether it was so in the first seconds, and has been since, without an alert."""
     rests_on: tuple[tuple[int, int], ...] = ()
     seen: float = 0.0
     """When its rule last observed it; where it is about a GPU, when a snapshot last listed that."""

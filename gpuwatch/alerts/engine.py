@@ -18,12 +18,13 @@ from typing import Final, NamedTuple, TypeAlias
 import msgspec
 
 from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
-from gpuwatch.alerts.condition import UNSEEN, UNSEEN_INTERVALS, Condition, Tick, Transition
+from gpuwatch.alerts.condition import UNSEEN, UNSEEN_INTERVALS, Condition, Tick, Transition, new_alert
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.alerts.rule import Observation, Rule, RuleContext
 from gpuwatch.alerts.rules import RULES
 from gpuwatch.alerts.rules.custom import asks_the_same, custom_rules, judges
 from gpuwatch.alerts.rules.idle import DEAD
+from gpuwatch.alerts.rules.shares import AT_ONCE
 from gpuwatch.base import text, units
 from gpuwatch.history.history import HistoryView
 from gpuwatch.model.holdings import Holdings
@@ -33,6 +34,7 @@ from gpuwatch.model.snapshot import Gpu, Snapshot, SourceState
 FORGOTTEN: Final = 600.0
 """Seconds without an observation or the GPU in any snapshot after which an alert is cleared."""
 
+_AT_ONCE: Final = frozenset(rule.name for rule in AT_ONCE)
 _Key: TypeAlias = tuple[str, str, str]
 """Rule, host, and the subject or the GPU: as in `Alert.key`."""
 
@@ -48,6 +50,8 @@ class Changes(NamedTuple):
     """Alerts that have ended: their last state, with the time and the reason of the end."""
     eased: tuple[Alert, ...] = ()
     """Alerts that hold and stepped down."""
+    early: tuple[Alert, ...] = ()
+    """What was so from the start, and is not raised yet, as alerts to show in rows alone."""
 
 
 class Engine:
@@ -88,6 +92,7 @@ class Engine:
         tick = Tick(now_monotonic, now_wall, self._host, quiet, gap)
         changed: dict[Transition, list[Alert]] = {transition: [] for transition in Transition}
         ended = changed[Transition.ENDED]
+        at_start: list[Alert] = []
         self._continue_restored()
         ended += self._apply_limits(tick)
         ended += self._adopt(snapshot, tick)
@@ -99,7 +104,8 @@ class Engine:
             if condition is None:
                 if seen.level is None:
                     continue
-                condition = self._conditions[key] = Condition(rule)
+                early = rule in _AT_ONCE and (quiet or now_monotonic == self._began)
+                condition = self._conditions[key] = Condition(rule, early=early)
             change = condition.update(seen, tick, context)
             if change is not None and seen.momentary:
                 over = self._end([(key, "")], tick)
@@ -108,6 +114,9 @@ class Engine:
                 continue
             if change is not None:
                 changed[change[0]].append(change[1])
+            condition.early = condition.early and condition.alert is None and seen.level is not None
+            if condition.early:
+                at_start.append(_preview(rule, seen, tick))
             if condition.is_idle(tick.now):
                 del self._conditions[key]
         ended += self._forget(snapshot, tick)
@@ -116,6 +125,7 @@ class Engine:
             _sorted(changed[Transition.RAISED]),
             tuple(ended),
             tuple(changed[Transition.EASED]),
+            tuple(at_start),
         )
 
     def restore(self, alerts: Iterable[Alert], now_monotonic: float, now_wall: float) -> None:
@@ -235,6 +245,15 @@ class Engine:
         """Remove conditions, each with the reason of its end; return the alerts that ended with them."""
         ended = [self._conditions.pop(key).end(how, tick) for key, how in over]
         return [alert for alert in ended if alert is not None]
+
+
+def _preview(rule: str, seen: Observation, tick: Tick) -> Alert:
+    """Return an observation as the alert that it will be if it lasts."""
+    assert seen.gpu is not None
+    assert seen.level is not None
+    alert = new_alert(rule, tick, severity=seen.level, gpu=seen.gpu.key, subject=seen.subject)
+    words = {name: getattr(seen, name) for name in ("title", "short", "forecast", "pids", "owners")}
+    return msgspec.structs.replace(alert, index=seen.gpu.index, **words)
 
 
 def _sorted(alerts: Iterable[Alert]) -> tuple[Alert, ...]:

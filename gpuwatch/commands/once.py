@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.alerts.rule import RuleContext
-from gpuwatch.alerts.rules.memory import find_memory_near_limit
-from gpuwatch.alerts.rules.shares import find_overshoots
+from gpuwatch.alerts.rules.shares import AT_ONCE
 from gpuwatch.alerts.unattributed import GapEvidence, cut_words
 from gpuwatch.analysis.rows import process_order, rows
 from gpuwatch.base.text import clean
@@ -173,7 +172,7 @@ def _over_limits(snapshot: Snapshot, limits: Limits) -> dict[str, list[str]]:
     """Return the states of GPUs, by key, that the dashboard raises alerts about once they have lasted."""
     context = RuleContext(snapshot, HistoryView(), limits)
     found: dict[str, list[str]] = {}
-    for seen in (*find_memory_near_limit(context), *find_overshoots(context)):
+    for seen in (seen for rule in AT_ONCE for seen in rule.find(context)):
         if seen.level is not None and seen.gpu is not None:
             found.setdefault(seen.gpu.key, []).append(seen.short)
     return found

@@ -13,6 +13,7 @@ from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.draw.alerts import alerts_of
 from gpuwatch.ui.draw.dashboard import DashboardState, Drawn, draw, draw_starting
 from gpuwatch.ui.draw.footer import Hint, hints
+from gpuwatch.ui.draw.layout import Form
 from gpuwatch.ui.draw.theme import StyleSet
 from gpuwatch.ui.draw.view import View
 from gpuwatch.ui.partial_updates import PartialUpdateCompositor
@@ -100,7 +101,9 @@ class Dashboard(Screen[None]):
             self.footer.show_keys(drawn.footer)
 
     def out_of_sight(self, alerts: Sequence[Alert], frame: Frame) -> list[Alert]:
-        """Return the alerts that had no line in the last drawing, which was of `frame`."""
+        """Return the alerts that had no line in the last drawing, which was of `frame`; none where that was tiny."""
         layout = self.drawn.layout
+        if layout and layout.form is Form.TINY:
+            return []
         shown = alerts_of(frame)[: layout.alerts if layout else 0]
         return [alert for alert in alerts if alert not in shown]

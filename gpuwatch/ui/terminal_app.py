@@ -26,6 +26,7 @@ from gpuwatch.base.errors import NoThreadError
 from gpuwatch.base.text import clean
 from gpuwatch.base.threads import Worker
 from gpuwatch.ui.draw.keys import THEMES, PaletteCommand
+from gpuwatch.ui.draw.layout import MIN_WIDTH
 from gpuwatch.ui.draw.theme import DARK, LIGHT, PALETTES, Palette, StyleSet, make_styles, theme_id
 from gpuwatch.ui.options import Options
 from gpuwatch.ui.terminal import AsciiOnly, ExitWatchdog, NoColors, TolerantDriver, is_utf8_terminal
@@ -251,7 +252,7 @@ class TerminalApp(App[int]):
     ) -> None:
         """Show words on the line of keys; what has no room there follows, part by part."""
         seconds = self.NOTIFICATION_TIMEOUT if timeout is None else timeout
-        parts = wrap(f"{title}: {message}" if title else message, max(1, self.size.width - _TOAST))
+        parts = wrap(f"{title}: {message}" if title else message, max(self.size.width, MIN_WIDTH) - _TOAST)
         for number in range(len(parts), 0, -1):  # the newest lies on top, and goes first
             words = parts[number - 1] + self.style_set.glyphs.ellipsis * (number < len(parts))
             super().notify(words, severity=severity, timeout=number * seconds, markup=markup)

@@ -284,5 +284,16 @@ def test_of_two_alerts_the_older_is_the_event() -> None:
         assert (older.id, older.raised, older.peak, older.severity) == ("0123456789", EPOCH - 60, 12.0, CRITICAL)
 
 
+def test_what_is_so_from_the_start_is_there_for_rows_until_it_is_raised_or_over() -> None:
+    bench, seen = Bench(Limits()), []
+    for second in range(8):
+        full, freed, later = filled(4), filled(4 if second < 3 else 50), filled(50 if second < 6 else 4)
+        cards = [msgspec.structs.replace(one, index=n, uuid=uuid(n)) for n, one in enumerate((full, freed, later))]
+        changes = bench.feed(*cards)
+        seen.append("".join(str(one.index) for one in found) for found in (changes.early, changes.active))
+    assert [" ".join(one).strip() for one in seen] == ["01", "01", "01", "0", "0", "0", "0", "0"]
+    assert not changes.early
+
+
 RAISED = {"near": near, "held": held}
 """Alerts that a story restores."""

@@ -179,6 +179,16 @@ async def test_a_row_says_who_makes_its_gpu_full_and_nothing_of_other_gpus() -> 
             assert states == ["", "dov 31.0 unused", third]
 
 
+async def test_a_gpu_that_is_full_at_the_start_is_marked_before_there_is_an_alert() -> None:
+    full = alert(1, short="near limit")
+    async with running(frame(machine(2)), (160, 50)) as (app, pilot):
+        await hand(app, pilot, msgspec.structs.replace(frame(machine(2)), early=(full,)))
+        assert app.dashboard.gpu_panel.text[2].startswith("●")
+        assert app.dashboard.gpu_panel.text[2].rstrip().endswith("near limit")
+        assert not app.dashboard.alerts.display
+        assert not app._notifications
+
+
 async def test_where_the_driver_lists_no_process_none_is_counted() -> None:
     card = gpu(0, used_gib=2, utilization=90, holdings_note="this driver does not list this GPU's processes")
     async with running(frame(snapshot([card])), (160, 50)) as (app, _):
@@ -198,10 +208,11 @@ async def test_a_toast_tells_alerts_that_are_out_of_sight_and_covers_no_row() ->
             await hand(app, pilot, frame(machine(8), *[alert(n, title=f"GPU {n} near limit") for n in range(count)]))
             assert [one.message for one in app._notifications] == told
             rows = screen(app)[:-1]
-            app.notify("of long words " * 10, timeout=0.2)
+            app.notify("of long words " * 10, timeout=60)
             await until(pilot, lambda: bool(re.fullmatch(r"▌ of .*…", screen(app)[-1].strip())))
-            await until(pilot, lambda: bool(re.fullmatch(r"▌ .* words", screen(app)[-1].strip())))
             assert screen(app)[:-1] == rows
+            parts = [one.message.rstrip("…") for one in app._notifications][len(told) :]
+            assert " ".join(reversed(parts)).split() == ["of", "long", "words"] * 10
 
 
 def test_the_palette_has_every_order_and_theme_and_every_key_but_those_that_move_about() -> None:

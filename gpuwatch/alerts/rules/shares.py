@@ -26,7 +26,7 @@ from gpuwatch.alerts.rule import (
     named_pids,
     owners_of,
 )
-from gpuwatch.alerts.rules.memory import CLEAR_MARGIN, GROWN, room_of
+from gpuwatch.alerts.rules.memory import CLEAR_MARGIN, GROWN, MEMORY, find_memory_near_limit, room_of
 from gpuwatch.base import units
 from gpuwatch.base.units import Unit
 from gpuwatch.history.history import HistoryView
@@ -321,8 +321,11 @@ def _start_size(declaration: Declaration, memory: Memory) -> float | None:
     return declaration.value * total if declaration.basis is Basis.TOTAL and total is not None else None
 
 
+AT_ONCE: Final = (Rule(MEMORY, find_memory_near_limit), Rule(OVERSHOOT, find_overshoots))
+"""Rules whose observations are shown from the first snapshot, before they have lasted."""
+
 RULES: Final = (
-    Rule(OVERSHOOT, find_overshoots),
+    AT_ONCE[1],
     Rule(OVERBOOKED, find_overbooked),
     Rule(OUTGROWN, find_outgrown),
 )

@@ -553,7 +553,7 @@ def alerts_by_gpu(frame: Frame) -> defaultdict[str, list[Alert]]:
     Memory that is blocked is said of each GPU that it is blocked on. A mere context is a note, on one of them.
     """
     found: defaultdict[str, list[Alert]] = defaultdict(list)
-    for alert in sorted(frame.alerts, key=_urgency):
+    for alert in sorted((*frame.alerts, *frame.early), key=_urgency):
         several = alert.gpus if alert.rule in (UNUSED, DISAGREE) and alert.severity > Severity.NOTE else ()
         for key in dict.fromkeys((alert.gpu, *(one.key for one in several))):
             found[key].append(alert)

@@ -155,7 +155,7 @@ class Processes(RowList[Row]):
         if self._joined is not view.frame:
             self._joined = view.frame
             self.every = rows(view.frame.snapshot, view.frame.history)
-            self._over = overshoots(view.frame.alerts)
+            self._over = overshoots((*view.frame.alerts, *view.frame.early))
             self._useful.update(self.every, view.frame.received)
         here = [row for row in self.every if self.only is None or row.gpu.key == self.only.key]
         self.update_rows([row for row in here if (row.mine or not self.mine) and self.filter(row)])
