@@ -364,9 +364,14 @@ def has_ended(pid: int, proc: Path = PROC) -> bool:
 
 
 def is_living(pid: int, start_ticks: int, proc: Path = PROC) -> bool:
-    """Return whether a process of this start time is visible, and one of its threads lives; raises as `has_ended`."""
-    stat = find_stat(pid, proc, start_ticks)
-    return stat is not None and not (stat.state in DEAD and has_ended(pid, proc))
+    """Return whether a process of this start time is visible and a thread of it lives, also where that is not known."""
+    try:
+        stat = read_stat(pid, proc)
+        return stat.start_ticks == start_ticks and not (stat.state in DEAD and has_ended(pid, proc))
+    except GONE:
+        return False
+    except (OSError, ValueError):  # no file descriptor is left
+        return True
 
 
 def find_ancestors(pid: int, proc: Path = PROC) -> tuple[int, ...]:

@@ -89,6 +89,13 @@ def test_a_zombie_whose_threads_go_on_has_not_ended(tmp_path: Path) -> None:
     assert list(procfs.read_open_files(7, tmp_path)) == ["/dev/nvidia3"]
 
 
+def test_what_cannot_be_read_now_may_live(tmp_path: Path) -> None:
+    own = procfs.read_stat(os.getpid()).start_ticks
+    (tmp_path / "7" / "stat").mkdir(parents=True)  # reading it is an error, though not that of one that has gone
+    assert [procfs.is_living(os.getpid(), start) for start in (own, own + 1)] == [True, False]
+    assert [procfs.is_living(pid, 0, tmp_path) for pid in (7, 8)] == [True, False]
+
+
 def test_a_zombie_has_ended(tmp_path: Path) -> None:
     fixture_process(tmp_path, 7, stat_line(state="Z"), threads="ZX")
     assert procfs.has_ended(7, tmp_path)
