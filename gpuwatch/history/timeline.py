@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from gpuwatch.model.snapshot import Gpu, Holding, Reading, Reason, Snapshot, known
+from gpuwatch.model.snapshot import Gpu, Holding, Process, Reading, Reason, Snapshot, known
 
 LEVELS: Final = ((1, 600), (10, 360), (60, 1440))
 """Resolutions of a series: seconds in a slot, and the number of slots that are kept."""
@@ -378,6 +378,8 @@ class Timeline:
         """By GPU (empty for the host), the keys of the processes and users that its last sample had."""
         self._names: dict[str, str] = {}
         """Names of users by owner."""
+        self._processes: dict[str, Process] = {}
+        """Processes by owner, as they were last seen."""
         self._base: float | None = None
         """Wall clock minus the clock of the history at the first snapshot. Times in the series have it added."""
         self._shift = 0
@@ -426,6 +428,23 @@ class Timeline:
                 and key.owner.startswith("user:")
                 and any(one == one for one in series.slots(level, begin, ceil(end / width), self._now))
             )
+
+    def processes(self, gpu: str, until: float, span: float) -> list[Process]:
+        """Return the processes with memory on a GPU in `span` seconds that end at `until`, as they were last seen.
+
+        One that has ended is kept for `PROCESS_ENDED` seconds.
+        """
+        with self._lock:
+            begin, end = until - self._shift - span, until - self._shift
+            return [
+                self._processes[key.owner]
+                for key, series in self._series.items()
+                if key.gpu == gpu
+                and key.metric is Metric.MEMORY
+                and key.owner in self._processes
+                and series.first < end
+                and series.end > begin
+            ]
 
     def user_name(self, owner: str) -> str:
         """Return the name of a user (`user:1001`), who may have left; empty where it is not known."""
@@ -559,6 +578,7 @@ class Timeline:
             keys = owners[one.key] = before.get(one.key) or _process_keys("", one.key, Metric.CPU, Metric.RSS)
             self._put(keys[0], one.cpu, now, until)
             self._put(keys[1], one.rss, now, until)
+            self._processes[keys[0].owner] = one
             if one.uid is not None and one.user:
                 self._names[user_owner(one.uid)] = one.user
         self._note("", owners, now, is_complete=True)
@@ -598,6 +618,7 @@ class Timeline:
         }
         owners = {key.owner for key in self._series}
         self._names = {owner: name for owner, name in self._names.items() if owner in owners}
+        self._processes = {owner: one for owner, one in self._processes.items() if owner in owners}
         gpus = {key.gpu for key in self._series}
         self._stamps = {gpu: stamp for gpu, stamp in self._stamps.items() if gpu in gpus}
         self._owners = {gpu: owners for gpu, owners in self._owners.items() if gpu in gpus}

@@ -3,34 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
+from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.unattributed import GapEvidence
 from gpuwatch.analysis.events import moment
 from gpuwatch.analysis.rows import rows
-from gpuwatch.base.units import GIB, MIB, gib, long_duration, size
+from gpuwatch.analysis.strays import Stray
+from gpuwatch.base.units import GIB, MIB, gib, long_duration, ranges, size
 from gpuwatch.history.history import HistoryView
 from gpuwatch.history.timeline import Metric
 from gpuwatch.model import shares
 from gpuwatch.model.fields import GPU, PROCESS, Amount, Field, Row, RowKey, reading, share_words, throttle_words
+from gpuwatch.model.shares import usable
 from gpuwatch.model.snapshot import Gpu, Health, Promise, Reading, Reason, Snapshot, known, number
-from gpuwatch.ui.draw.gpus import FAULTS, short_name
-from gpuwatch.ui.draw.graph import Curve, Graph, GraphLimit, axis_low, axis_top
-from gpuwatch.ui.draw.lines import Line, LineBuilder
+from gpuwatch.monitor import Frame
+from gpuwatch.ui.draw.gpus import short_name, state_of
+from gpuwatch.ui.draw.graph import Curve, Graph, GraphLimit, at_column, axis_low, axis_top
+from gpuwatch.ui.draw.lines import Line, LineBuilder, Span, draw_rule
+from gpuwatch.ui.draw.processes import overshoots
 from gpuwatch.ui.draw.row_list import ItemCursor
-from gpuwatch.ui.draw.sheet import REASONS, Canvas, Fact, Part, Section, SheetPage, field_fact, reason_words, text_fact
+from gpuwatch.ui.draw.run_rows import draw_runs, find_runs
+from gpuwatch.ui.draw.sheet import (
+    REASONS,
+    Canvas,
+    Fact,
+    LinesBlock,
+    Part,
+    Section,
+    SheetPage,
+    field_fact,
+    reason_words,
+    text_fact,
+)
 from gpuwatch.ui.draw.table import Cell, Column, Table, TableRow, field_column, write_titles
-from gpuwatch.ui.draw.theme import Background, Role, StyleSet
-from gpuwatch.ui.draw.time_axis import Mark
+from gpuwatch.ui.draw.theme import Background, Glyphs, Role, StyleSet
+from gpuwatch.ui.draw.time_axis import column_of, draw_axis, plot_cells
 from gpuwatch.ui.draw.time_graphs import SMALL, FrameGraphs, largest, reach
-from gpuwatch.ui.draw.view import replay_words
+from gpuwatch.ui.draw.view import View, day_time, mark_of, replay_words
 
 T = TypeVar("T")
 
 _UNREAD_LINKS: Final = "not recorded: it is read only while the details of this GPU are shown"
 _ECC: Final = replace(GPU["ecc"], fact="{} uncorrected errors")
+MEMORY: Final = "memory, GiB by owner"
+WORK: Final = "work: utilization up, power down"
+HEAT: Final = "heat"
+LINKS: Final = "links: received up, sent down"
+RUNS: Final = "who came and went"
+"""Titles of the graphs."""
+_PLAIN: Final = 5
+"""Facts of the memory that have one number each."""
+METERS: Final = 140
+"""Cells of a line from which on its figures have meters."""
 _OF_INSTANCE: Final = [GPU["memory"].of(reading("memory.used")), GPU["total"].of(reading("memory.total"), fact="{}")]
 _RATES: Final = ("memory_utilization", "encoder", "decoder")
 
@@ -39,6 +66,8 @@ class ProcessBlock(ItemCursor[Row]):
     """List of a GPU's processes with a cursor."""
 
     gap = 1
+    HEAD: Final = 2
+    """Lines above the first process."""
     _COLUMNS = (
         Column("cursor", "", 2, right=False),
         Column("initial", "", 1, right=False),
@@ -54,32 +83,34 @@ class ProcessBlock(ItemCursor[Row]):
     def __init__(self) -> None:
         super().__init__()
         self._table = Table()
+        self.most: int | None = None
+        """Processes on screen, at most: those around the cursor; None for all."""
+        self.first = 0
+        """Place of the first one on screen."""
+        self.reserved: Sequence[str] = ()
+        """Lines about the reservations of the GPU: memory that its programs have not taken yet."""
+        self.over: Mapping[tuple[str, int], Severity] = {}
+        """Severity of the worst overshoot, by GPU key and PID."""
 
     def identity(self, row: Row) -> RowKey:
         return row.key
 
-    reserved: Sequence[str] = ()
-    """Lines about the reservations of the GPU: memory that its programs have not taken yet."""
-
     def draw(self, styles: StyleSet, width: int) -> list[Line]:
         """Draw the processes, and below them the reservations."""
-        reserved = [LineBuilder(styles).gap(2).write(line, "muted", width - 2).build(width) for line in self.reserved]
-        return [*self._draw_processes(styles, width), *reserved]
-
-    def _draw_processes(self, styles: StyleSet, width: int) -> list[Line]:
+        count, most = len(self.found), self.most or len(self.found)
+        self.first = max(0, min(max(self.first, self.cursor - most + 1), self.cursor, count - most))
         people = len({row.process.uid for row in self.found})
-        title = LineBuilder(styles).write("Processes", "strong").gap().write(str(len(self.found)), "muted")
-        if people > 1:
-            title.write(f", {people} people", "muted")
-        hidden = {"idle"} if 56 <= width < 70 else {"idle", "pid"} if width < 56 else set()
-        kept = [column for column in self._COLUMNS if column.id not in hidden]
-        if not self.found:
-            title.write("  none is listed", "muted")
-            return [title.build(width)]
-        drawn = self._table.lines(
-            styles, width, kept, [self._row(row, place, kept, styles) for place, row in enumerate(self.found)]
-        )
-        return [title.build(width), write_titles(kept, styles).build(width), *drawn]
+        title = f"{_processes(count)}{f', {people} people' * (people > 1)}" if count else "no process is listed"
+        words = [f"{self.first + 1} to {self.first + most}"] if most < count else ["by memory"] * (count > 1)
+        lines = [draw_rule(title, words, styles, width)]
+        if self.found:
+            hidden = {"idle"} if 56 <= width < 70 else {"idle", "pid"} if width < 56 else set()
+            kept = [column for column in self._COLUMNS if column.id not in hidden]
+            shown = [*enumerate(self.found)][self.first : self.first + most]
+            rows = [self._row(row, place, kept, styles) for place, row in shown]
+            lines += [write_titles(kept, styles).build(width), *self._table.lines(styles, width, kept, rows)]
+        reserved = [LineBuilder(styles).gap(2).write(line, "muted", width - 2).build(width) for line in self.reserved]
+        return [*lines, *reserved]
 
     def _row(self, row: Row, place: int, columns: Sequence[Column], styles: StyleSet) -> TableRow:
         background: Background = "cursor" if place == self.cursor else "base"
@@ -87,7 +118,7 @@ class ProcessBlock(ItemCursor[Row]):
         cells: dict[str, Cell] = {
             "cursor": ((styles.glyphs.cursor if place == self.cursor else "", "strong"),),
             "initial": ((styles.initial(row.process.uid), styles.badge(row.process.uid, background)),),
-            "limit": (("/".join(filter(None, share_words(row))), "text"),),
+            "limit": self._limit(row, glyphs),
             "command": ((row.brief, "text"),),
         }
         for column in columns:
@@ -95,13 +126,26 @@ class ProcessBlock(ItemCursor[Row]):
                 cells[column.id] = ((PROCESS[column.id].cell(row, glyphs.missing, glyphs.least), column.role),)
         return TableRow((row.key, background), tuple(cells[column.id] for column in columns), background)
 
+    def _limit(self, row: Row, glyphs: Glyphs) -> Cell:
+        words, over = "/".join(filter(None, share_words(row))), self.over.get((row.gpu.key, row.holding.pid))
+        if over is None:
+            return ((f"{words}  ", "text"),)
+        mark, role = mark_of(over, glyphs)
+        return ((f"{words:>8}", "strong"), (f" {mark}", role))
+
 
 # -- one GPU -------------------------------------------------------------------------------------------------------
 
 
-def gpu_page(gpu: Gpu | None, graphs: FrameGraphs, processes: ProcessBlock, canvas: Canvas) -> SheetPage:
+def gpu_page(
+    gpu: Gpu | None,
+    graphs: FrameGraphs,
+    processes: ProcessBlock,
+    canvas: Canvas,
+    strays: Mapping[tuple[int, int], Stray] | None = None,
+) -> SheetPage:
     """Return the page of a GPU as it was last listed, which may be before the newest frame; None for never."""
-    frame = graphs.frame
+    frame, styles = graphs.frame, canvas.styles
     if gpu is None:
         return SheetPage(graphs.title("GPU"), (), notice="The driver does not list this GPU.", over=True)
     over = not any(gpu is listed for listed in frame.snapshot.gpus)
@@ -111,42 +155,131 @@ def gpu_page(gpu: Gpu | None, graphs: FrameGraphs, processes: ProcessBlock, canv
     room, two_columns = canvas.room(notice), canvas.two_columns
     held = [row for row in rows(frame.snapshot, frame.history) if row.gpu.key == gpu.key]
     processes.update_rows(sorted(held, key=lambda row: -(number(row.holding.memory) or 0.0)))
+    processes.over = overshoots(frame.alerts)
     processes.reserved = [
         f"{promise.user} {promise_words(promise, frame.snapshot.taken)}: {gib(promise.bytes)} GiB not taken yet"
         for promise in gpu.promises
         if promise.reserved
     ]
-    graphs.fit(canvas.styles, canvas.widths[0])
+    width = canvas.widths[0]
+    graphs.fit(styles, width)
     events = graphs.events(lambda alert: gpu.key in (alert.gpu, *(other.key for other in alert.gpus)))
-    drawn = gpu_graphs(gpu, graphs, graphs.event_marks(events))
-    heights = graph_heights(room, two_columns=two_columns)
-    blocks = graphs.place(drawn, lambda place: heights[min(place, 1)], int(not two_columns and room >= SMALL))
-    if room < SMALL:
-        blocks[-1].gap = 1
-    lists: list[Part] = [processes, graphs.event_section(events)]
-    section = gpu_section(gpu, frame.snapshot, frame.history)
-    facts = [_links(gpu, graphs), *instance_sections(gpu), _errors(gpu, graphs), section]
-    left, right = blocks, [*lists, *facts]
-    if not two_columns and room >= SMALL:  # the processes stand below the memory
-        left, right = blocks[:1], [*lists, *blocks[1:], *facts]
+    plan = plan_page(room, len(held), two_columns=two_columns)
+    drawn = gpu_graphs(gpu, graphs, titled=plan.titled)
+    blocks = graphs.place(drawn, lambda place: plan.heights[drawn[place].title] + plan.titled)
+    blocks = [block for block in blocks if block.height > plan.titled]
+    for block in blocks:
+        block.titled = plan.titled
+    runs, count = find_runs(gpu, graphs, plan.runs) if plan.runs else ([], 0)
+    below = [draw_rule(RUNS, [f"SM % of each: {' '.join(styles.glyphs.shades)}"], styles, width)] * plan.titled
+    below = [*below * bool(runs), *draw_runs(runs, count, graphs)]
+    strip = graphs.strip_lines([gpu], times=two_columns)
+    if plan.axis:
+        at = graphs.shown_at
+        column = column_of(at, graphs.until, graphs.span, plot_cells(width)) if at is not None else None
+        below.append(draw_axis(graphs.until, graphs.span, styles, width, graphs.event_marks(events), column))
+    section = gpu_section(gpu, frame.snapshot, frame.history, room=False)
+    facts: list[Part] = [room_section(gpu, frame), graphs.event_section(events), _health(gpu, graphs)]
+    facts += [*instance_sections(gpu), section]
+    processes.most = None if two_columns else max(1, plan.processes)
+    left: list[Part]
+    if two_columns:
+        left, right = [*blocks, LinesBlock([*below, *strip])], [processes, *facts]
+    else:
+        foot = [graphs.event_line(events, width)] * bool(plan.axis and events) + strip * plan.axis
+        processes.gap = int(not foot)
+        left, right = [*blocks, LinesBlock(below), processes, LinesBlock(foot, 1)], facts
+    view = View(frame, frame.received, styles, frame.snapshot.interval, strays=strays or {})
     title = graphs.title(f"GPU {gpu.index} · {short_name(gpu.name) or '?'}")
-    return SheetPage(title, left, right, graphs.span_words(), notice, over=over)
+    mark, role, words = state_of(view, gpu, max(0, canvas.width - len(title) - 30))
+    state = (("  ", role), (f"{mark} " * (mark != " "), role), *words) if any(text for text, _ in words) else ()
+    head = [headline(gpu, graphs, canvas.width)]
+    return SheetPage(title, left, right, graphs.span_words(), notice, over=over, state=state, head=head, ruled=True)
 
 
-def graph_heights(room: int, *, two_columns: bool) -> tuple[int, int]:
-    """Return the lines of the memory, which has most, and of each other graph."""
+class PagePlan(NamedTuple):
+    """Lines of the parts of a page."""
+
+    heights: Mapping[str, int]
+    """Lines of each plot by the title of its graph; 0 for none."""
+    runs: int
+    processes: int
+    titled: bool
+    """Whether graphs have titles."""
+    axis: bool
+
+
+def plan_page(room: int, held: int, *, two_columns: bool) -> PagePlan:
+    """Divide the lines of a page: memory has most; heat and links have none where there are few."""
     if room < SMALL:
-        return 4, 1
-    room -= 1
-    if not two_columns:
-        return max(8, min(12, room // 2)), 6
-    others = 5
-    each = next((lines for lines in (7, 6, 5) if room - others * lines >= 2 * lines), 5)
-    return max(10, room - others * each), each
+        listed = min(max(1, held), max(1, (room - 3) // 2))
+        return PagePlan({MEMORY: max(2, room - 3 - listed), WORK: 0, HEAT: 0, LINKS: 0}, 0, listed, False, False)
+    titled = two_columns or room >= 34
+    listed = min(max(1, held), max(3, (room - 12) // 4))
+    left = room - 2 - (2 if two_columns else 2 + ProcessBlock.HEAD + listed)
+    runs = min(max(1, held), max(2, left // 9))
+    left -= runs + titled
+    small = (left // 10 if left >= 24 else 0, left // 20 * 2 if left >= 24 else 0)
+    left -= sum(small) + titled * (2 + sum(1 for one in small if one))
+    work = max(4, left * 2 // 5)
+    heights = {MEMORY: max(3, left - work), WORK: work, HEAT: small[0], LINKS: small[1]}
+    return PagePlan(heights, runs, listed, titled, True)
 
 
-def gpu_graphs(gpu: Gpu, graphs: FrameGraphs, marks: Sequence[Mark]) -> list[Graph]:
-    """Return the graphs of a GPU, with the marks of its events."""
+def headline(gpu: Gpu, graphs: FrameGraphs, width: int) -> Line:
+    """Draw the figures of now, as meters where there is room, or those of the cursor's time."""
+    styles, at, wide = graphs.styles, graphs.shown_at, width >= METERS
+    builder = LineBuilder(styles).gap()
+    between = f" {styles.glyphs.dot} "
+    whole, degree = usable(gpu), f"{styles.glyphs.degree}C".replace("CC", "C")
+    metrics = (Metric.USED, Metric.UTILIZATION, Metric.POWER, Metric.TEMPERATURE)
+    readings = [number(one) for one in (gpu.memory.used, gpu.utilization, gpu.power, gpu.temperature)]
+    if at is not None:
+        column = column_of(at, graphs.until, graphs.span, plot_cells(graphs.width)) or 0
+        series = [graphs.read(gpu.key, "", metric) for metric in metrics]
+        readings = [at_column(values, column, plot_cells(graphs.width)) for values in series]
+        builder.write(f"{day_time(at, graphs.now, '%H:%M:%S')}  ", "note")
+    limits = [whole, 100.0, number(gpu.power_limit), number(gpu.slowdown_temperature)]
+    names, units = ("memory", "util", "power", "heat"), (" GiB", " %", " W", f" {degree}")
+    shown: list[tuple[str, str, float | None]] = []
+    for name, value, most, unit in zip(names, readings, limits, units, strict=True):
+        if value is not None:
+            show = gib if name == "memory" else "{:.0f}".format
+            of = f"/{show(most)}" if most and name != "util" and (wide or name != "heat") else ""
+            shown.append((name, f"{show(value)}{of}{unit}", value / most if most else None))
+    if wide and at is None:
+        cells = max(6, (width - 2) // max(1, len(shown)) - 24)
+        for name, words, part in shown:
+            builder.write(f"{name} ", "muted").write_spans(_meter(part, cells, styles) if part is not None else ())
+            builder.write(f" {words}", "strong", 14)
+            builder.gap(3)
+        return builder.build(width)
+    texts = [words if name != "util" else f"{name} {words}" for name, words, _ in shown]
+    if at is None:
+        left = GPU["left"].read(gpu)
+        texts[1:1] = [f"left {gib(left.number)}"] if isinstance(left, Amount) and texts else []
+        texts += [alert.forecast for alert in graphs.frame.alerts if alert.gpu == gpu.key and alert.forecast][:1]
+    for place, text in enumerate(texts):
+        if builder.cells + len(between) * bool(place) + len(text) > width:
+            break
+        builder.write(between if place else "", "faint").write(text, "text" if place else "strong")
+    return builder.build(width)
+
+
+def _meter(part: float, cells: int, styles: StyleSet) -> list[Span]:
+    """Draw a part of 1 as a bar of `cells` cells between two edges."""
+    glyphs = styles.glyphs
+    edges = ("[", "]") if glyphs.ascii else ("▕", "▏")
+    eighths = round(min(1.0, part) * cells * 8)
+    whole = eighths // 8
+    bar = ("█" if glyphs.eighths else glyphs.fill) * whole
+    bar += glyphs.eighths[eighths % 8 - 1] if glyphs.eighths and eighths % 8 else ""
+    builder = LineBuilder(styles).write(edges[0], "faint").write(bar, styles("note", "track"))
+    return builder.write(" " * (cells - len(bar)), styles("faint", "track")).write(edges[1], "faint").spans
+
+
+def gpu_graphs(gpu: Gpu, graphs: FrameGraphs, *, titled: bool) -> list[Graph]:
+    """Return the graphs of a GPU; what is not measured has none. Without titles axes say what goes up and down."""
     dashed, get = graphs.styles("warning"), graphs.graph
 
     def curve(metric: Metric, reading: Reading, role: Role = "note") -> Curve:
@@ -164,33 +297,52 @@ def gpu_graphs(gpu: Gpu, graphs: FrameGraphs, marks: Sequence[Mark]) -> list[Gra
     most = largest(received.values, sent.values, least=10.0 * MIB)
     unit, rate, form = (GIB, "GiB/s", "{:.1f}") if most >= GIB else (MIB, "MiB/s", "{:.0f}")
     speeds: dict[str, Any] = {"show": lambda at: form.format(at / unit), "scale": unit, "axis": False}
-    unread = _UNREAD_LINKS if _lacks_links(gpu, graphs) else reason_words(gpu.pcie_rx)
+    unread = reason_words(gpu.pcie_rx)
     celsius = "C" if graphs.styles.glyphs.ascii else "°C"
     hangs = get("power", "W", [power], watts, limits=limit("limit", gpu.power_limit))
     down = get("sent", rate, [sent], axis_top(most, unit), **speeds)
+    ends = None if titled else ("util", "power")
+    work: dict[str, Any] = {"down": hangs, "axis": False, "ends": ends}
     heat = {"low": axis_low(min(degrees)), "limits": limit("slows down at", gpu.slowdown_temperature), "filled": False}
-    unknown = reason_words(gpu.utilization)
-    return [
-        graphs.memory_graph(gpu, marks, axis=False),
-        get(
-            "work: utilization up, power down",
-            "%",
-            [utilization],
-            100.0,
-            unknown,
-            down=hangs,
-            axis=False,
-        ),
-        get("heat", celsius, [temperature], hot, reason_words(gpu.temperature), axis=False, **heat),
-        get("links: received up, sent down", rate, [received], axis_top(most, unit), unread, down=down, **speeds),
-    ]
+    found = [graphs.memory_graph(gpu, (), axis=False)]
+    if _is_measured(gpu.utilization, utilization) or _is_measured(gpu.power, power):
+        found.append(get(WORK, "%", [utilization], 100.0, reason_words(gpu.utilization), **work))
+    if _is_measured(gpu.temperature, temperature):
+        found.append(get(HEAT, celsius, [temperature], hot, reason_words(gpu.temperature), axis=False, **heat))
+    if _is_measured(gpu.pcie_rx, received) and not _lacks_links(gpu, graphs):
+        found.append(get(LINKS, rate, [received], axis_top(most, unit), unread, down=down, **speeds))
+    return found
+
+
+def _is_measured(now: Reading, curve: Curve) -> bool:
+    return now is not Reason.UNSUPPORTED or any(value is not None for value in curve.values)
 
 
 # -- facts ---------------------------------------------------------------------------------------------------------
 
 
-def gpu_section(gpu: Gpu, snapshot: Snapshot, history: HistoryView | None = None) -> Section:
-    """Describe all that is known of a GPU itself."""
+def room_section(gpu: Gpu, frame: Frame) -> Section:
+    """Describe the memory that is free and left, how it grows, and where else the largest process would fit."""
+    snapshot, history = frame.snapshot, frame.history
+    kinds = {"free": "", "left": "left ", "reserved": "driver's own "}
+    known_kinds = [(words, one) for key, words in kinds.items() if isinstance(one := GPU[key].read(gpu), Amount)]
+    facts = [Fact("free", ", ".join(f"{words}{size(one.number)}" for words, one in known_kinds))]
+    facts += _memory_facts(gpu, snapshot, history.unknown_memory_starts(snapshot))[_PLAIN:]
+    facts += _declared_facts(gpu, snapshot)
+    trend = history.gpu(gpu.key).trend
+    if trend is not None and trend.speed > 0:
+        soon = next((alert.forecast for alert in frame.alerts if alert.gpu == gpu.key and alert.forecast), "")
+        facts.append(Fact("grows", ", ".join(filter(None, (f"by {size(60 * trend.speed)} a minute", soon)))))
+    most = max((one.memory for one in gpu.holdings if known(one.memory)), default=0)
+    others = [(other.index, GPU["left"].read(other)) for other in snapshot.gpus if other.key != gpu.key]
+    if most and others:
+        fitting = [index for index, one in others if isinstance(one, Amount) and one.number >= most]
+        facts.append(Fact("would fit", f"{size(most)} on {f'GPU {ranges(fitting)}' if fitting else 'no other GPU'}"))
+    return Section("room", tuple(one for one in facts if one.value))
+
+
+def gpu_section(gpu: Gpu, snapshot: Snapshot, history: HistoryView | None = None, *, room: bool = True) -> Section:
+    """Describe all that is known of a GPU itself; without `room` but for its memory."""
     facts = [
         text_fact("name", gpu.name, "not known"),
         text_fact("UUID", gpu.uuid, "not known: the driver has given no handle"),
@@ -205,8 +357,8 @@ def gpu_section(gpu: Gpu, snapshot: Snapshot, history: HistoryView | None = None
     slow = f"; fan, clocks and others {long_duration(now - gpu.slow_sampled)} ago" if gpu.slow_sampled else ""
     throttle = gpu.throttle if isinstance(gpu.throttle, Reason) else ", ".join(throttle_words(gpu.throttle))
     facts += [
-        *_memory_facts(gpu, snapshot, history.unknown_memory_starts(snapshot) if history is not None else {}),
-        *_declared_facts(gpu, snapshot),
+        *(_memory_facts(gpu, snapshot, history.unknown_memory_starts(snapshot) if history else {}) if room else ()),
+        *(_declared_facts(gpu, snapshot) if room else ()),
         field_fact(GPU["utilization"], gpu),
         *(field_fact(GPU[key], gpu) for key in _RATES if is_used(GPU[key], gpu)),
         _with_limit("temperature", "slowdown_temperature", gpu),
@@ -245,12 +397,11 @@ def _memory_facts(gpu: Gpu, snapshot: Snapshot, starts: Mapping[str, shares.Unkn
         for place, one in enumerate(one for one in GapEvidence(snapshot, starts).causes(gpu) if not one.harmless)
     ]
     return [
-        *(field_fact(GPU[key], gpu) for key in ("total", "memory", "free", "left")),
+        *(field_fact(GPU[key], gpu) for key in ("total", "memory", "free", "left", "reserved")),
         *(
             Fact("" if place else "promised", f"{size(one.bytes)} to {one.user}, {promise_words(one, snapshot.taken)}")
             for place, one in enumerate(gpu.promises)
         ),
-        field_fact(GPU["reserved"], gpu),
         *[field_fact(GPU["unknown"], gpu)] * (not known(gpu.unattributed) or gpu.unattributed >= 0.05 * GIB),
         *unified * gpu.memory.unified,
         *likely,
@@ -299,37 +450,24 @@ def _lacks_links(gpu: Gpu, graphs: FrameGraphs) -> bool:
     return bool(replay_words(graphs.frame)) and gpu.pcie_link == Reason.NO_SAMPLE
 
 
-def _links(gpu: Gpu, graphs: FrameGraphs) -> Section:
+def _links(gpu: Gpu, graphs: FrameGraphs) -> list[Fact]:
     """Describe PCIe and NVLink; NVLink only where a GPU has it."""
     if _lacks_links(gpu, graphs):
-        return Section("Links", (Fact("PCIe", _UNREAD_LINKS, missing=True),))
+        return [Fact("PCIe", _UNREAD_LINKS, missing=True)]
 
-    facts = [value_fact("PCIe", gpu.pcie_link)]
-    if not facts[0].missing or number(gpu.pcie_rx) or number(gpu.pcie_tx):
-        facts += [field_fact(GPU["pcie_rx"], gpu), field_fact(GPU["pcie_tx"], gpu)]
+    links = [("pcie", value_fact("PCIe", gpu.pcie_link))]
     if known(gpu.nvlinks) and gpu.nvlinks > 0:
-        facts += [
-            Fact("NVLink", f"{gpu.nvlinks:.0f} active"),
-            field_fact(GPU["nvlink_rx"], gpu),
-            field_fact(GPU["nvlink_tx"], gpu),
-        ]
-    return Section("Links", tuple(facts))
+        links.append(("nvlink", Fact("NVLink", f"{gpu.nvlinks:.0f} active")))
+    facts = []
+    for link, named in links:
+        read = [(words, GPU[f"{link}_{way}"].describe(gpu)) for way, words in (("rx", "received"), ("tx", "sent"))]
+        rates = [f"{words} {value}" for words, value in read if isinstance(value, str) and value]
+        facts.append(replace(named, value=", ".join([named.value, *rates])))
+    return facts
 
 
-def _throttles(gpu: Gpu, graphs: FrameGraphs) -> list[Mark]:
-    """Return marks where the clocks began to be limited."""
-    styles = graphs.styles
-    marks = []
-    for at, reasons in graphs.frame.history.gpu(gpu.key).throttles:
-        if reasons:
-            fault = reasons[0] in FAULTS
-            role: Role = "warning" if fault else "note"
-            marks.append(Mark(at, styles.glyphs.warning if fault else styles.glyphs.note, styles(role)))
-    return marks
-
-
-def _errors(gpu: Gpu, graphs: FrameGraphs) -> Section:
-    """Describe XIDs, broken memory, and when the clocks were limited."""
+def _health(gpu: Gpu, graphs: FrameGraphs) -> Section:
+    """Describe XIDs, broken memory, when the clocks were limited, and the links."""
     history, now = graphs.frame.history, graphs.now
     facts = []
     for code, (count, last) in sorted(history.gpu(gpu.key).xids.items(), key=lambda one: -one[1][1]):
@@ -346,7 +484,7 @@ def _errors(gpu: Gpu, graphs: FrameGraphs) -> Section:
         Fact("" if place else "slowed down", f"{moment(at, now)} {', '.join(throttle_words(reasons))}")
         for place, (at, reasons) in enumerate(reversed(changes))
     ]
-    return Section("Errors and limits", tuple(facts))
+    return Section("health", (*facts, *_links(gpu, graphs)))
 
 
 def instance_sections(gpu: Gpu) -> list[Section]:

@@ -17,7 +17,7 @@ import msgspec
 from rich.cells import cell_len
 
 from gpuwatch.history.timeline import Extent
-from gpuwatch.ui.draw.lines import Line, LineBuilder, Span
+from gpuwatch.ui.draw.lines import Line, LineBuilder, Span, draw_rule
 from gpuwatch.ui.draw.theme import Glyphs, Style, StyleSet
 from gpuwatch.ui.draw.time_axis import AXIS, Mark, Piece, column_of, draw_axis, join_pieces, plot_cells
 from gpuwatch.ui.draw.view import day_time
@@ -112,6 +112,8 @@ class Graph(msgspec.Struct, frozen=True):
     """Whether it has a time axis of its own."""
     named: bool = True
     """Whether areas have their names and values inside."""
+    ends: tuple[str, str] | None = None
+    """Words at the ends of the value axis in place of values: what goes up and what goes down."""
 
 
 def points(width: int, span: float, *, stacked: bool = False) -> int:
@@ -156,7 +158,7 @@ def plot_rows(graph: Graph, styles: StyleSet, cells: int, rows: int, cursor: int
         plot += _filled(graph.down, styles, cells, below, hangs=True)
     if graph.empty and all(one is None for curve in graph.curves for one in curve.values):
         plot[rows // 2] = list(LineBuilder(styles).write(f"  {graph.empty}", "muted", cells).build(cells))
-    return plot if cursor is None else [_with_cursor(spans, cursor, styles) for spans in plot]
+    return plot if cursor is None else [with_cursor(spans, cursor, styles) for spans in plot]
 
 
 def at_column(values: Values, column: int, cells: int) -> float | None:
@@ -174,9 +176,9 @@ def at_column(values: Values, column: int, cells: int) -> float | None:
     return sum(inside) / len(inside) if inside else None
 
 
-def _columns(values: Values, columns: int) -> list[float | None]:
+def columns(values: Values, count: int) -> list[float | None]:
     """Return a value for each of some columns."""
-    return [at_column(values, column, columns) for column in range(columns)]
+    return [at_column(values, column, count) for column in range(count)]
 
 
 # -- the legend and the axes ---------------------------------------------------------------------------------------
@@ -189,23 +191,6 @@ def draw_legend(graph: Graph, styles: StyleSet, width: int, *, cursor: float | N
     if column is not None and (at := time_at(column + AXIS, graph.until, graph.span, width)) is not None:
         words.insert(0, day_time(at, graph.until - 1, "%H:%M:%S"))
     return draw_rule(graph.title, words, styles, width)
-
-
-def draw_rule(title: str, words: Sequence[str], styles: StyleSet, width: int) -> Line:
-    """Draw a title and words at both ends of a rule, as many words as there is room for: `╶ heat ──── 79 °C ╴`."""
-    bar, first, last = ("-", "-", "-") if styles.glyphs.ascii else ("─", "╶", "╴")
-    shown = list(words)
-    between = f" {styles.glyphs.dot} "
-    while shown and cell_len(title) + cell_len(between.join(shown)) + 7 > width:
-        shown.pop()
-    builder = LineBuilder(styles).write(first, "faint")
-    if title:
-        builder.gap().write(title, "strong", min(cell_len(title), width)).gap()
-    end = width - 2 - cell_len(between.join(shown)) - bool(shown)
-    builder.write(bar * (end - builder.cells), "faint")
-    for place, one in enumerate(shown):
-        builder.write(between if place else " ", "faint").write(one, "text" if place == 0 else "muted")
-    return builder.write(f" {last}", "faint").build(width)
 
 
 def _words(graph: Graph, styles: StyleSet, column: int | None, cells: int) -> list[str]:
@@ -261,8 +246,8 @@ def _value_labels(graph: Graph, rows: int, styles: StyleSet) -> dict[int, str]:
     """Return the labels of the value axis by row: both ends, and round values where there is room."""
     low, top = graph.low, graph.top
     if graph.down is not None:
-        ends = {rows - 1: graph.down.show(graph.down.top)} if rows > 1 else {}
-        return {**ends, 0: graph.show(top)}
+        ends = graph.ends or (graph.show(top), graph.down.show(graph.down.top))
+        return {rows - rows // 2 if graph.ends else rows - 1: ends[1], 0: ends[0]}
     labels = {rows - 1: graph.show(low), 0: graph.show(top)}
     if rows < _LEAST_STEP * 2 + 1 or not 0 < top - low < inf:
         return labels
@@ -280,7 +265,7 @@ def _value_labels(graph: Graph, rows: int, styles: StyleSet) -> dict[int, str]:
     return labels
 
 
-def _with_cursor(spans: Sequence[Span], column: int, styles: StyleSet) -> list[Span]:
+def with_cursor(spans: Sequence[Span], column: int, styles: StyleSet) -> list[Span]:
     """Draw the column of the cursor: a line where there is nothing, and another background where there is something."""
     found: list[Span] = []
     x = 0
@@ -307,11 +292,11 @@ def _with_cursor(spans: Sequence[Span], column: int, styles: StyleSet) -> list[S
 # -- lines and filled curves ---------------------------------------------------------------------------------------
 
 
-def _levels(values: Values, columns: int, levels: int, low: float, top: float) -> list[int | None]:
+def _levels(values: Values, count: int, levels: int, low: float, top: float) -> list[int | None]:
     """Return the level of each column, 0 to `levels` - 1; a value beyond the axis has the outermost level."""
     highest = levels - 1
     scale = highest / (top - low) if top > low else 0.0
-    found = _columns(values, columns)
+    found = columns(values, count)
     if not scale:
         return [None if one is None else 0 for one in found]
     return [None if one is None else round(min(highest, max(0.0, (one - low) * scale))) for one in found]
@@ -340,7 +325,7 @@ def _filled(graph: Graph, styles: StyleSet, cells: int, rows: int, *, hangs: boo
         return [[Span(text, curve.style, cells)] for text in drawn]
     pieces = [[Piece(char, curve.style) for char in text] for text in drawn]
     for limit in graph.limits:
-        for column, value in enumerate(_columns(limit.values, cells)):
+        for column, value in enumerate(columns(limit.values, cells)):
             at = _row_of(value, graph, rows / graph.top if graph.top > 0 else 0.0, rows, 1)
             if at is not None:
                 pieces[at][column] = Piece(_limit_sign(glyphs), limit.style)
@@ -397,7 +382,7 @@ def _limit_places(
     limit: GraphLimit, cells: int, levels: int, graph: Graph, styles: StyleSet, *, braille: bool, down: int
 ) -> dict[int, list[tuple[int, Piece]]]:
     """Return the cells of a limit's line by row: dotted, one dot a cell."""
-    values = _columns(limit.values, cells)
+    values = columns(limit.values, cells)
     places: dict[int, list[tuple[int, Piece]]] = {}
     found = [one if one is not None and graph.low <= one <= graph.top else None for one in values]
     for column, level in enumerate(_levels(found, cells, levels, graph.low, graph.top)):
@@ -419,14 +404,14 @@ def _areas(graph: Graph, styles: StyleSet, cells: int, rows: int, cursor: int | 
     per = 1 if whole else 8
     extent = graph.top - graph.low
     scale = rows * per / extent if extent > 0 else 0.0
-    values = [_columns(curve.values, cells) for curve in graph.curves]
+    values = [columns(curve.values, cells) for curve in graph.curves]
     limits = [
-        _columns(limit.values, cells)
+        columns(limit.values, cells)
         for limit in graph.limits
         if rows >= _LEAST_STEP * 2  # in fewer rows lines would cover the areas
     ]
     paint = cache(_AreaPainter(graph, styles, rows, per).paint)  # columns that are alike are painted once
-    columns = []
+    painted = []
     for column in range(cells):
         ends: list[int] = []
         total = 0.0
@@ -438,8 +423,8 @@ def _areas(graph: Graph, styles: StyleSet, cells: int, rows: int, cursor: int | 
                 total += max(0.0, value)
             ends.append(round(min(rows * per, (total - graph.low) * scale)) if total > graph.low else 0)
         lines = tuple(_row_of(one[column], graph, scale, rows, per) for one in limits)
-        columns.append(paint(tuple(ends) if some else None, lines))
-    plot = [list(pieces) for pieces in zip(*columns, strict=True)]
+        painted.append(paint(tuple(ends) if some else None, lines))
+    plot = [list(pieces) for pieces in zip(*painted, strict=True)]
     for place, curve in enumerate(graph.curves if graph.named else ()):
         value = curve.now if cursor is None else values[place][cursor]
         _write_name(plot, curve, "" if value is None else graph.show(value), styles)
@@ -449,7 +434,7 @@ def _areas(graph: Graph, styles: StyleSet, cells: int, rows: int, cursor: int | 
 def _area_row(graph: Graph, styles: StyleSet, cells: int) -> list[Span]:
     """Draw stacked curves in one row: eighth blocks of their sum, in the colour of the largest."""
     levels, pieces = styles.glyphs.levels, [Piece(" ", styles("text"))] * cells
-    for column, values in enumerate(zip(*[_columns(curve.values, cells) for curve in graph.curves], strict=True)):
+    for column, values in enumerate(zip(*[columns(curve.values, cells) for curve in graph.curves], strict=True)):
         sizes = [max(0.0, value or 0.0) for value in values]
         if any(value is not None for value in values):
             style = graph.curves[sizes.index(max(sizes))].style

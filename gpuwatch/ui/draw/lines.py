@@ -103,6 +103,23 @@ def centred(styles: StyleSet, text: str, width: int, role: Role = "muted") -> Li
     return LineBuilder(styles).gap(max(0, (width - cell_len(shown)) // 2)).write(shown, role).build(width)
 
 
+def draw_rule(title: str, words: Sequence[str], styles: StyleSet, width: int) -> Line:
+    """Draw a title and words at both ends of a rule, as many words as there is room for: `╶ heat ──── 79 °C ╴`."""
+    bar, first, last = ("-", "-", "-") if styles.glyphs.ascii else ("─", "╶", "╴")
+    shown = list(words)
+    between = f" {styles.glyphs.dot} "
+    while shown and cell_len(title) + cell_len(between.join(shown)) + 7 > width:
+        shown.pop()
+    builder = LineBuilder(styles).write(first, "faint")
+    if title:
+        builder.gap().write(title, "strong", min(cell_len(title), width)).gap()
+    end = width - 2 - cell_len(between.join(shown)) - bool(shown)
+    builder.write(bar * (end - builder.cells), "faint")
+    for place, one in enumerate(shown):
+        builder.write(between if place else " ", "faint").write(one, "text" if place == 0 else "muted")
+    return builder.write(f" {last}", "faint").build(width)
+
+
 def plain(line: Line) -> str:
     return "".join(span.text for span in line)
 

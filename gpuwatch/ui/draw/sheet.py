@@ -11,7 +11,8 @@ from rich.cells import cell_len
 from gpuwatch.base.text import spell_signs
 from gpuwatch.model.fields import Field
 from gpuwatch.model.snapshot import Reading, Reason
-from gpuwatch.ui.draw.lines import Line, LineBuilder, crop, wrapped_lines
+from gpuwatch.ui.draw.lines import Line, LineBuilder, crop, draw_rule, wrapped_lines
+from gpuwatch.ui.draw.table import Cell
 from gpuwatch.ui.draw.theme import Role, StyleSet
 
 T = TypeVar("T")
@@ -64,6 +65,16 @@ class Block(Protocol):
         """Return its lines, each of `width` cells."""
 
 
+class LinesBlock:
+    """Lines that are drawn already."""
+
+    def __init__(self, lines: Sequence[Line], gap: int = 0) -> None:
+        self.lines, self.gap = lines, gap
+
+    def draw(self, styles: StyleSet, width: int) -> list[Line]:
+        return [*self.lines]
+
+
 Part = Section | Block
 
 
@@ -75,12 +86,18 @@ class SheetPage(NamedTuple):
     right: Sequence[Part] = ()
     """Parts of the right half, which stand below the left one where there is no room beside it."""
     title_end: str = ""
-    """Words at the right end of the title."""
+    """Words at the right end of the title; those before two blanks are left out first."""
     notice: str = ""
     """Line below the title that does not scroll."""
     notice_role: Role = "warning"
     over: bool = False
     """Whether the facts are no longer true, and dimmed."""
+    state: Cell = ()
+    """Words after the title, in colours of their own."""
+    head: Sequence[Line] = ()
+    """Lines above both halves, as wide as the screen."""
+    ruled: bool = False
+    """Whether the titles of sections are rules, like those of graphs."""
 
 
 class Canvas(NamedTuple):
@@ -123,8 +140,13 @@ class Canvas(NamedTuple):
         title, width = self.spell(page.title), self.width
         builder = LineBuilder(self.styles, "band").gap()
         builder.write(title, "strong", max(0, min(cell_len(page.title), width - 2)))
-        if page.title_end and cell_len(page.title) + cell_len(page.title_end) + 4 <= width:
-            builder.gap(width - 1 - cell_len(page.title_end) - builder.cells).write(page.title_end, "muted")
+        for words, role in page.state:
+            if builder.cells + cell_len(words) < width:
+                builder.write(words, role)
+        for end in (page.title_end, page.title_end.rpartition("  ")[2]):
+            if end and builder.cells + cell_len(end) + 3 <= width:
+                builder.gap(width - 1 - cell_len(end) - builder.cells).write(end, "muted")
+                break
         return builder.build(width)
 
     def spell(self, text: str) -> str:
@@ -165,18 +187,20 @@ class SheetDrawing:
         # One above the other, both halves have their values after the same margin.
         halves = [(page.left, 1, left), (page.right, 1 + left + _BETWEEN, right)]
         halves = halves if canvas.two_columns else [((*page.left, *page.right), 1, left)]
-        self.length = max(self._place(parts, x, width, canvas, over=page.over) for parts, x, width in halves)
+        self.length = max(self._place(parts, x, width, canvas, page) for parts, x, width in halves)
         room = canvas.room(page.notice)
         self.top = max(0, min(self.top, self.length - room))
-        return self._lines(canvas, room)
+        return self._lines(canvas, room, page.head)
 
-    def _place(self, parts: Sequence[Part], x: int, width: int, canvas: Canvas, *, over: bool) -> int:
+    def _place(self, parts: Sequence[Part], x: int, width: int, canvas: Canvas, page: SheetPage) -> int:
         """Place parts below each other; return the line at which they end."""
+        over = page.over
         lengths = [len(fact.label) for part in parts if isinstance(part, Section) for fact in part.facts]
-        labels, y, gap = min(max(lengths, default=0), _LABEL), canvas.margin, 0
+        labels, y, gap = min(max(lengths, default=0), _LABEL), len(page.head) or canvas.margin, 0
         for part in parts:
             if isinstance(part, Section):
-                lines = [LineBuilder(canvas.styles).write(part.title, "strong").build(width)]
+                title = LineBuilder(canvas.styles).write(part.title, "strong").build(width)
+                lines = [draw_rule(part.title, (), canvas.styles, width) if page.ruled else title]
                 for fact in part.facts:
                     key = (fact, width, labels, over)
                     self._drawn[key] = self._before.get(key) or fact_lines(fact, canvas, width, labels, over=over)
@@ -189,8 +213,10 @@ class SheetDrawing:
                 y += len(lines) + gap
         return max(0, y - gap)
 
-    def _lines(self, canvas: Canvas, room: int) -> list[Line]:
+    def _lines(self, canvas: Canvas, room: int, head: Sequence[Line]) -> list[Line]:
         rows: list[list[tuple[int, Line]]] = [[] for _ in range(room)]
+        for place in range(self.top, min(len(head), room + self.top)):
+            rows[place - self.top].append((0, head[place]))
         for placed in self.placed:
             first = placed.y - self.top
             for place in range(max(0, -first), min(len(placed.lines), room - first)):

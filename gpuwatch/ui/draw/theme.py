@@ -189,6 +189,12 @@ class Glyphs(msgspec.Struct, frozen=True):
     degree: str = "°"
     branch: str = "└"
     times: str = "×"
+    shades: str = "░▒▓█"
+    """Use of an SM, from nothing to all."""
+    began: str = "╾"
+    """Beginning of a run."""
+    ended: str = "✝"
+    """End of a process that still holds memory."""
     braille: bool = True
     """Whether graphs have dots; else blocks or ASCII."""
     ascii: bool = False
@@ -220,6 +226,9 @@ ASCII: Final = Glyphs(
     degree="C",
     branch="+",
     times="x",
+    shades=".:+#",
+    began=">",
+    ended="x",
     braille=False,
     ascii=True,
 )

@@ -62,6 +62,8 @@ class GraphBlock:
         self.graph: Graph | None = None
         self.height = 1
         """Lines; with one line there is the legend alone."""
+        self.titled = True
+        """Whether the legend is drawn."""
         self.cursor: float | None = None
         """Wall-clock time whose values the legend shows; None for the newest."""
         self._key: object = None
@@ -77,11 +79,11 @@ class GraphBlock:
             (one.label, one.limit, one.values, one.style, one.now and graph.show(one.now))
             for one in (*graph.curves, *hanging)
         ]
-        key = (*place, curves, graph.limits, graph.marks, graph.empty, graph.down and graph.down.top)
+        key = (*place, self.titled, curves, graph.limits, graph.marks, graph.empty, graph.down and graph.down.top)
         if key != self._key:
             self._key = key
-            self._plot = draw_plot(graph, styles, width, self.height - 1, cursor=self.cursor)
-        return [draw_legend(graph, styles, width, cursor=self.cursor), *self._plot]
+            self._plot = draw_plot(graph, styles, width, self.height - self.titled, cursor=self.cursor)
+        return [*[draw_legend(graph, styles, width, cursor=self.cursor)] * self.titled, *self._plot]
 
 
 class TimeGraphs:
@@ -255,16 +257,17 @@ class FrameGraphs(TimeGraphs):
         return " · ".join(filter(None, (replay_words(self.frame), subject)))
 
     def span_words(self) -> str:
-        """Return the span of the graphs, and from when on values are known where that is later."""
-        span, until = SPANS[self.span], self.end
-        words = f"last {span}" if until is None else f"{span} until {day_time(until, self.now)}"
+        """Return the spans to choose from, after the end of an earlier one and since when values are known."""
+        words = choice_words(self.span)
+        if self.end is not None:
+            words = f"until {day_time(self.end, self.now)}  {words}"
         if not self.lacks_values:
             return words
         reading = ", reading older ones" if self.reads_older else ""
         since = self._since or 0.0
         form = "%H:%M:%S" if self.span <= 600 and since % 60 else "%H:%M"  # of a longer time the minutes are kept
         known = f"known since {day_time(since, self.now, form)}" if since else "no values yet"
-        return f"{words}, {known}{reading}"
+        return f"{known}{reading}  {words}"
 
     # -- memory ----------------------------------------------------------------------------------------------------
 
@@ -434,6 +437,12 @@ class FrameGraphs(TimeGraphs):
             text, role = mark_of(alert.most if alert.ended is not None else alert.severity, self.styles.glyphs)
             marks.append(Mark(alert.raised, text, self.styles(role)))
         return marks
+
+
+def choice_words(span: float) -> str:
+    """Return the spans that graphs can show, with the chosen one in brackets: `1m [10m] 1h 6h 24h`."""
+    short = {seconds: name.replace(" min", "m").replace(" h", "h") for seconds, name in SPANS.items()}
+    return " ".join(f"[{name}]" if seconds == span else name for seconds, name in short.items())
 
 
 def reach(limit: float | None, most: float) -> float:

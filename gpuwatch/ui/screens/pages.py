@@ -31,8 +31,9 @@ class GpuScreen(FrameSheet):
         Binding("enter", "choose", "process", id="gpu.choose", tooltip="Detail of the process"),
         Binding("down,j", "move(1)", "down", show=False, id="gpu.down", tooltip="The process below"),
         Binding("up,k", "move(-1)", "up", show=False, id="gpu.up", tooltip="The process above"),
+        Binding("g", "next_gpu", "next GPU", id="gpu.next", tooltip="The page of the next GPU"),
     ]
-    LEFT = 0.55
+    LEFT = 0.63
 
     def __init__(
         self,
@@ -66,7 +67,8 @@ class GpuScreen(FrameSheet):
         self._gpu = next((gpu for gpu in self.frame.snapshot.gpus if gpu.key == self._gpu_key), self._gpu)
 
     def make_page(self, canvas: Canvas) -> SheetPage:
-        return gpu_page(self._gpu, self.graphs, self.processes, canvas)
+        strays = {stray.key: stray for stray in actions_of(self).strays_of(self.frame).strays}
+        return gpu_page(self._gpu, self.graphs, self.processes, canvas, strays)
 
     def action_move(self, by: int) -> None:
         """Move the cursor to another process; beyond the last one, scroll."""
@@ -78,8 +80,20 @@ class GpuScreen(FrameSheet):
         block.point(place)
         for placed in self.drawing.placed:
             if placed.part is block:
-                self.drawing.reveal(placed.y + 2 + place, self.room)
+                self.drawing.reveal(placed.y + block.HEAD + min(place, block.most or place), self.room)
         self.paint()
+
+    def action_next_gpu(self) -> None:
+        """Show the GPU after this one; after the last the first."""
+        keys = [gpu.key for gpu in self.frame.snapshot.gpus]
+        if keys:
+            place = keys.index(self._gpu_key) + 1 if self._gpu_key in keys else 0
+            self._gpu_key = keys[place % len(keys)]
+            if self._focus is not None:
+                self._focus(self._gpu_key)
+            self.drawing.top = 0
+            self.observe()
+            self.redraw()
 
     def action_choose(self) -> None:
         row = self.processes.selected
@@ -90,9 +104,9 @@ class GpuScreen(FrameSheet):
         """Select the process that is clicked; the second click opens its detail."""
         if placed.part is not self.processes:
             super().point(placed, x, y, clicks)
-        elif clicks and 0 <= y - 2 < len(self.processes.found):
-            again = y - 2 == self.processes.cursor and clicks > 1
-            self.processes.point(y - 2)
+        elif clicks and 0 <= (place := y - self.processes.HEAD + self.processes.first) < len(self.processes.found):
+            again = place == self.processes.cursor and clicks > 1
+            self.processes.point(place)
             self.paint()
             if again:
                 self.action_choose()

@@ -1,0 +1,79 @@
+"""Rows of runs: when each came to a GPU, how much of it it used, and when it went."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from gpuwatch.history.history import History
+from gpuwatch.model.snapshot import Holding, Presence, Process, ProcessContext, Reason, Run, Snapshot
+from gpuwatch.monitor import Frame
+from gpuwatch.ui.draw.lines import plain
+from gpuwatch.ui.draw.run_rows import draw_runs, find_runs
+from gpuwatch.ui.draw.theme import make_styles
+from gpuwatch.ui.draw.time_axis import AXIS
+from gpuwatch.ui.draw.time_graphs import FrameGraphs
+from tests.support import builders
+from tests.support.builders import gpu, holding, process, snapshot
+
+
+def drawn(*seconds: Snapshot, most: int = 9, ascii_only: bool = False) -> list[str]:
+    """The rows of GPU 0 after so many seconds of one minute, a cell each, without their initials."""
+    history = History()
+    for second, seen in enumerate(seconds):
+        now = builders.at(seen, second)
+        history.add(now, float(second))
+    graphs = FrameGraphs(Frame(now, float(second), history.view), make_styles("gpuwatch-dark", ascii_only=ascii_only))
+    graphs.set_span(60.0)
+    graphs.fit(graphs.styles, 60 + AXIS)
+    rows = draw_runs(*find_runs(now.gpus[0], graphs, most), graphs)
+    begin = 60 - round(graphs.until - builders.EPOCH)
+    return [plain(line)[AXIS + begin : AXIS + begin + len(seconds)] for line in rows]
+
+
+def held(*holdings: Holding, processes: tuple[Process, ...]) -> Snapshot:
+    return snapshot([gpu(0, holdings=holdings)], processes)
+
+
+ADA, BEN = process(11, "ada", command="python train.py"), process(12, "ben", command="nap")
+NOBODY = held(processes=())
+ALONE = held(holding(11, 30.0, sm=90), processes=(ADA,))
+BOTH = held(holding(11, 30.0, sm=90), holding(12, 1.0, sm=0), processes=(ADA, BEN))
+
+
+@pytest.mark.parametrize(
+    ("ascii_only", "rows"),
+    [
+        (False, ["     ╾ nap 12 ░░░░░░░░░░░░░░░░░░░", " train.py 11 ████████████          "]),
+        (True, ["     > nap 12 ...................", " train.py 11 ############          "]),
+    ],
+)
+def test_a_row_goes_from_the_beginning_to_the_end_in_shades_of_its_use(ascii_only: bool, rows: list[str]) -> None:
+    """What was there at first has no mark of a beginning; the largest comes first."""
+    only = held(holding(12, 40.0, sm=0), processes=(BEN,))
+    found = drawn(*[ALONE] * 5, *[BOTH] * 20, *[only] * 10, ascii_only=ascii_only)
+    assert [row[:25] for row in found] == [row[:25] for row in rows]
+    assert [row[25:] for row in found] == [("." if ascii_only else "░") * 10, " " * 10]
+
+
+def test_sm_that_is_not_known_has_a_dash_and_a_time_that_nobody_watched_has_nothing() -> None:
+    unknown = held(holding(11, 30.0, sm=Reason.UNSUPPORTED), processes=(ADA,))
+    assert drawn(*[unknown] * 30) == [" train.py 11 –––––––––––––––––"]
+
+
+def test_processes_of_one_run_have_one_row_and_runs_without_a_row_are_counted() -> None:
+    around = ProcessContext(run=Run(name="sweep", key="7:7"))
+    ranks = tuple(process(pid, "ada", context=around) for pid in (11, 12))
+    seen = held(
+        holding(11, 30.0, sm=20), holding(12, 20.0, sm=20), holding(13, 1.0), processes=(*ranks, process(13, "ben"))
+    )
+    assert drawn(*[seen] * 30, most=1) == [" sweep 11 +1 ▒▒▒▒▒▒▒▒▒▒▒▒▒▒ +1"]
+
+
+def test_a_process_that_has_ended_and_still_holds_memory_is_marked_where_it_ended() -> None:
+    gone = replace(ADA, presence=Presence.GONE, rss=Reason.NO_SAMPLE, cpu=Reason.NO_SAMPLE)
+    alive = held(holding(11, 30.0, sm=90), processes=(replace(ADA, rss=1e9, cpu=1.0),))
+    after = held(holding(11, 30.0, sm=Reason.NO_SAMPLE), processes=(gone,))
+    (row,) = drawn(*[alive] * 24, *[after] * 30)
+    assert row.startswith(" train.py 11 ██████████✝")
+    assert row[23:] == "✝ ended, holds 30.0 GiB ·······"
