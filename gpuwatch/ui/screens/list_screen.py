@@ -39,6 +39,8 @@ _LABEL: Final = 10
 """Cells of the label of a fact."""
 
 
+_LEAST_DETAIL: Final = 3
+"""Lines left by the rows that are enough for facts where a terminal is too low to keep any for them."""
 SORT_KEYS: Final = (
     Binding("less_than_sign", "sort(-1)", "sort", id="list.left", tooltip="The column before"),
     Binding("greater_than_sign", "sort(1)", "sort", id="list.right", tooltip="The next column"),
@@ -82,7 +84,7 @@ class ListScreen(FullScreen, Generic[L, R]):
     DETAIL_LINES: ClassVar[Sequence[tuple[int, int]]] = ((24, 8), (16, 6))
     """Least height of the terminal, and least lines about the row under the cursor from that height on.
 
-    They stand below the last row, and take the lines that the rows leave.
+    They stand below the last row, and have the lines that the rows leave, in a lower terminal only these.
     """
 
     def __init__(self, frame: Frame | None, styles: StyleSet, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -190,9 +192,9 @@ class ListScreen(FullScreen, Generic[L, R]):
         notice = wrap(self.notice(), max(1, width - 2))[: max(0, height - 3)]
         room = max(1, height - 1 - len(notice) - footer - detail)
         notes = [line for words in self.notes() for line in wrap(words, max(1, min(120, width - 4)))]
-        if detail and rows.found:
-            needed = rows.titled + len(rows.found) + len(notes) + bool(notes)
-            room, detail = min(room, needed), detail + max(0, room - needed)
+        spare = max(0, room - rows.titled - len(rows.found) - len(notes) - bool(notes)) if rows.found else 0
+        if detail or spare >= _LEAST_DETAIL:
+            room, detail = room - spare, detail + spare
         with self.app.batch_update():
             self.list_panel.set_height(room)
             why: list[tuple[str, Role]] = [(words, "muted") for words in self.why_empty()] if not rows.found else []
