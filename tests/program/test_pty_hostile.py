@@ -129,7 +129,7 @@ def test_every_view_of_the_dashboard(machine: Machine) -> None:
         assert "[/foo] [bold [link=" in terminal.text
         assert "wide-日" in terminal.text.replace("日 ", "日")
         assert "--token *** --hf-key=*** " in terminal.text
-        for key, title in (("u", "part of all GPU"), ("t", "procs/ranks"), ("S", "your strays")):
+        for key, title in (("u", "mem %"), ("t", "procs/ranks"), ("S", "your strays")):
             terminal.send(key)
             terminal.wait_for(title)
             leave(terminal, title)
