@@ -292,9 +292,12 @@ def read_run(facts: Facts, stat: procfs.Stat, *, proc: Path = procfs.PROC) -> Ru
     if rank is None and not run.launcher and worker_of is None and head is not None:
         rank = _lightning_first(facts)
         is_rank = True
+    name = _find_name(run, head)
+    starter = "" if worker_of is None else _find_starter(run)
     return Run(
         key=key,
-        name=_find_name(run, head),
+        name=name,
+        starter=starter if starter != name else "",
         launcher=run.launcher or ("" if rank is None else rank.launcher),
         head=0 if head is None else head.pid,
         head_start=0 if head is None else head.start,
@@ -456,6 +459,12 @@ def _find_name(run: _Lineage, head: RelatedProcess | None) -> str:
     processes += [member.process for member in reversed(run.line)]
     named = next((name for one in processes if (name := format_run_name(one.argv))), "")
     return named or run.launcher or procfs.format_name(files.encode_environ(run.itself.process.comm))
+
+
+def _find_starter(run: _Lineage) -> str:
+    """Return the name of the nearest program above a worker that is neither a worker nor a launcher."""
+    above = (member.process for member in run.line[1:] if not member.launcher)
+    return next((name for one in above if not _is_marked_worker(one) and (name := format_run_name(one.argv))), "")
 
 
 def format_run_name(argv: tuple[str, ...]) -> str:

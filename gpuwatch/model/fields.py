@@ -277,19 +277,20 @@ def shown_command(process: Process) -> str:
 def brief_command(process: Process, *, below: bool = False) -> str:
     """Return the same by what runs: `train.py --lr 1`.
 
-    A process whose title or code does not say that is named by its run: `vllm serve meta/llama (VLLM::EngineCore)`;
+    Where a title or code does not say that, it is named by what started it, `vllm serve meta/llama (VLLM::EngineCore)`;
     `below` the name of its run the title is enough.
     """
     own, run = programs.label(process.command), process.run
-    if run is None or not run.name or not own or run.name.partition(" ")[0] in own:
+    starter = run.starter or run.name if run else ""
+    if run is None or not own or starter.partition(" ")[0] in own:
         return _with_presence(process, own)
-    argv = programs.split_command(process.command)
+    argv, below = programs.split_command(process.command), below and not run.starter
     if programs.is_worker(argv):
-        own = run.name if below else f"{run.name} (worker)"
+        own = starter if below else f"{starter} (worker)"
     elif programs.is_kernel(argv):
-        own = run.name
+        own = starter
     elif not below and ("::" in argv[0] or (programs.find_source(argv) is None and (run.worker_of or run.launcher))):
-        own = f"{run.name} ({own})"
+        own = f"{starter} ({own})"
     return _with_presence(process, own)
 
 

@@ -258,7 +258,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     key: str
     """The same for all processes of a run on this host: `PID:START` of its head, or the launcher's id of the run."""
     name: str = ""
-    """Name for people, without folders and arguments: `train.py`, `vllm serve`."""
+    """Name for people, without folders and arguments but a server's model: `train.py`, `vllm serve meta/llama`."""
+    starter: str = ""
+    """Name of the program that a worker works for, where it is not the run's; empty for a process that is no worker."""
     launcher: str = ""
     """`torchrun`, `accelerate`, `deepspeed`, `mpirun`, `srun`, `ray`, `TF_CONFIG`…; empty for a run of one process."""
     head: int = 0

@@ -48,7 +48,7 @@ TREATMENTS: Final[dict[type[msgspec.Struct], dict[str, str]]] = {
     model.Container: {"id": "name", "name": "name"},
     model.Pane: {"session": "name", "window": "name"},
     model.Notebook: {"kernel": "name", "path": "name"},
-    model.Run: {"key": "name", "name": "program"},
+    model.Run: {"key": "name", "name": "program", "starter": "program"},
 }
 """Treatment of each private field; a test names the texts that are kept. A `name` is also a path or an address, a
 `text` may quote other texts, a `place` is that of a declaration, and a `unit` is of systemd."""

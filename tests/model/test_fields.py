@@ -57,6 +57,7 @@ def test_a_count_of_processes_says_where_there_may_be_others(notes: list[str], c
 
 WORKER = "python -c 'from multiprocessing.spawn import spawn_main'"
 VLLM = Run(key="1:1", name="vllm serve meta/llama", head=1, worker_of=1)
+SCRIPTED = Run(key="1:1", name="all.py", starter="vllm serve m", worker_of=1)
 TRAINING = Run(key="1:1", name="train.py", launcher="torchrun", head=1)
 
 
@@ -65,6 +66,7 @@ TRAINING = Run(key="1:1", name="train.py", launcher="torchrun", head=1)
     [
         ("VLLM::Worker_TP0", VLLM, "vllm serve meta/llama (VLLM::Worker_TP0)", "VLLM::Worker_TP0"),
         ("python train.py --lr 1", TRAINING, "train.py --lr 1", "train.py --lr 1"),
+        ("VLLM::EngineCore", SCRIPTED, "vllm serve m (VLLM::EngineCore)", "vllm serve m (VLLM::EngineCore)"),
         ("step 7 of 9", TRAINING, "train.py (step 7 of 9)", "step 7 of 9"),
         ("step 7 of 9", Run(key="1:1", name="step 7 of 9", head=1), "step 7 of 9", "step 7 of 9"),
         ("python eval.py", Run(key="1:1", name="sweep.py", head=1), "eval.py", "eval.py"),
