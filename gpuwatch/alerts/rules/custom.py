@@ -30,7 +30,7 @@ from gpuwatch.alerts.rule import (
 from gpuwatch.alerts.rules.memory import holders
 from gpuwatch.base import units
 from gpuwatch.base.units import Unit
-from gpuwatch.model.fields import GPU, PROCESS, Amount, Field, Row, compared
+from gpuwatch.model.fields import GPU, PROCESS, Amount, Field, Row, brief_command, compared
 from gpuwatch.model.filters import (
     ROW_GRAMMAR,
     Comparison,
@@ -336,7 +336,7 @@ def _gpu_details(gpu: Gpu, context: RuleContext) -> _Details:
 
 
 def _process_details(process: Process) -> _Details:
-    return _Details(process.command or process.name, (process.user,) if process.user else (), (process.pid,))
+    return _Details(brief_command(process), (process.user,) if process.user else (), (process.pid,))
 
 
 def _user_details(user: UserHoldings) -> _Details:

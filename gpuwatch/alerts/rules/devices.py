@@ -11,6 +11,7 @@ from typing import Any, Final
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.rule import Observation, Rule, RuleContext, holder_name, identity, joined, pid_and_user
 from gpuwatch.base import text, units
+from gpuwatch.model.fields import brief_command
 from gpuwatch.model.holdings import GpuProcess
 from gpuwatch.model.shares import usable, was_read
 from gpuwatch.model.snapshot import Order, Process
@@ -41,7 +42,7 @@ def _observation(
         level=level,
         stamp=gpu.sampled,
         title=title,
-        **{"evidence": process.command or process.name, **fields},
+        **{"evidence": brief_command(process), **fields},
         pids=(process.pid,),
         owners=(process.user,) if process.user else (),
     )
@@ -87,7 +88,7 @@ def find_outside_visible(context: RuleContext) -> Iterator[Observation]:
             short=f"{holder_name(process.pid, process)} {DISAGREE}",
             rests_on=(process.key,),
             raise_for=context.limits.allowances.after,
-            evidence=joined(f"{visible.where} {visible.text}".strip(), visible.note, process.command or process.name),
+            evidence=joined(f"{visible.where} {visible.text}".strip(), visible.note, brief_command(process)),
         )
 
 
@@ -149,7 +150,7 @@ def find_misspelt(context: RuleContext) -> Iterator[Observation]:
         words = [hint.words for hint in hints if hint.rule == "misspelt"]
         if words:
             level = Severity.WARNING if len(places) > 1 else Severity.NOTE
-            evidence = joined(*words[1:], f"on {_indices(places)}", process.command or process.name)
+            evidence = joined(*words[1:], f"on {_indices(places)}", brief_command(process))
             title = f"{pid_and_user(process)}: {words[0]}"
             short = f"{holder_name(process.pid, process)} {MISSPELT}"
             yield _observation(process, places, title, level, short=short, rests_on=(process.key,), evidence=evidence)

@@ -15,7 +15,7 @@ from gpuwatch.analysis.strays import Stray
 from gpuwatch.base.units import size
 from gpuwatch.kill.ending import POLL_SECONDS, KillChoice, KillState
 from gpuwatch.kill.queue import AskedEnding, KillNotice, KillQueue
-from gpuwatch.model.fields import RowKey
+from gpuwatch.model.fields import RowKey, brief_command
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.draw.process_page import brief, held_by
 from gpuwatch.ui.draw.theme import UNICODE, Glyphs
@@ -99,7 +99,8 @@ class EndDialog(Dialog[None]):
         ending, offer = self.ending, self._offer()
         asks = ending.state in (KillState.CHECKING, KillState.ASKING) and not ending.asks_again
         members = [
-            f"{one.pid:>8} {size(one.memory) if one.memory else '':>9}  {one.process.command}" for one in ending.targets
+            f"{one.pid:>8} {size(one.memory) if one.memory else '':>9}  {brief_command(one.process)}"
+            for one in ending.targets
         ]
         said = f"Not ended: {ending.sentence}." if ending.refused else ending.sentence
         view = {

@@ -14,7 +14,7 @@ from gpuwatch.base.units import duration
 from gpuwatch.kill.demo import DEMO_NOTICE
 from gpuwatch.kill.ending import IGNORES_INTERRUPT, KillChoice
 from gpuwatch.kill.queue import LEFT_ALONE, Key, QueuedStray
-from gpuwatch.model.fields import PROCESS
+from gpuwatch.model.fields import PROCESS, brief_command
 from gpuwatch.model.snapshot import SourceState
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.draw.notice import nothing_words
@@ -257,7 +257,7 @@ class StraysScreen(ListScreen[StrayList, Stray]):
         lines = [DEMO_NOTICE] * self._frame.snapshot.demo
         for one in chosen:
             doubt = ": whether it is a stray is not known yet" if one.sure is StrayCertainty.POSSIBLE else ""
-            lines.append(f"{one.process.pid}  {one.process.command or one.process.name}{doubt}")
+            lines.append(f"{one.process.pid}  {brief_command(one.process)}{doubt}")
         lines += [together] * bool(held)
         deaf = [one.process.pid for one in chosen if procfs.ignores_signal(one.process.pid, signal.SIGINT)]
         interrupts = len(deaf) < len(chosen) or self._frame.snapshot.demo  # whose PIDs may be real ones
