@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from textual.app import App
 from textual.pilot import Pilot
 
@@ -18,7 +19,7 @@ from gpuwatch.fleet.remote import RemoteHosts
 from gpuwatch.fleet.ssh import Hosts
 from gpuwatch.fleet.ui.hosts_app import HostsApp
 from gpuwatch.fleet.ui.hosts_screen import HostsScreen
-from gpuwatch.model.snapshot import Snapshot, SourceState
+from gpuwatch.model.snapshot import ProcessContext, Snapshot, SourceState
 from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.ui.app import NewFrame
 from gpuwatch.ui.options import Helpers, Options
@@ -247,8 +248,13 @@ async def test_strays_of_another_host_are_ended_one_by_one() -> None:
         await open_busy(app, pilot)
         assert not app.may_end()
         await until(pilot, lambda: "on busy one process is ended after the other" in text(app))
-        assert "select" in app.refused, "the one under the cursor may be ended"
-        assert commands == []
+        stopped = process(11, "you", context=ProcessContext(), state="stopped", cpu=0.0)
+        resting = (gpu(0, holdings=[holding(11, 30, sm=0)]),)
+        await show(app, pilot, frame(replace(seen("busy"), gpus=resting, processes=(stopped,))))
+        await press(pilot, "S", "enter")
+        assert "1 of your processes may be a stray (11)" in text(app)
+        (command,) = commands
+        assert command[-5:] == ["gpuwatch", "kill", "11", "--start", "11"]
 
 
 async def test_this_machine_is_one_of_the_hosts_and_ends_its_own_processes_here() -> None:
