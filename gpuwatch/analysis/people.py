@@ -272,7 +272,8 @@ def _used(one: Person, watched: float) -> str:
     if not one.waste:
         return f"{held}, {busy}{doubt}"
     least = "at least " * one.waste_at_least
-    return f"{held}, {busy}{doubt}; {least}{percent(one.waste, 100)} % of {gib(use.memory / 3600)} GiB·h was idle"
+    memory = f"of the memory held ({gib(use.memory / 3600)} GiB·h)"
+    return f"{held}, {busy}{doubt}; {memory} {least}{percent(one.waste, 100)} % was idle"
 
 
 def _idles(one: Person) -> str:
