@@ -96,7 +96,7 @@ def render_chart(chart: Chart, name: str, label: str) -> str:
         panels.append((_MEMORY, partial(_draw_memory, chart)))
     if chart.busy is not None:
         panels.append((_BUSY, partial(_draw_busy, chart.busy, chart)))
-    for title, is_overshoot in (("overshoots", True), ("other alerts", False)):
+    for title, is_overshoot in (("over declared", True), ("other alerts", False)):
         if lane := [bar for bar in chart.bars if bar.is_overshoot is is_overshoot]:
             panels.append((_LANE, partial(_draw_lane, chart, title, lane)))
     height = top = sum(panel + _TITLE for panel, _ in panels) + _TIMES

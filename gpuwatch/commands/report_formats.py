@@ -23,7 +23,7 @@ MOST: Final = 100
 MOST_RUNS: Final = 10
 """Lines of the table of runs below those of users and of GPUs."""
 
-_FIRST_TO_GO: Final = ("launcher", "GiB·h", "watched h", "overshoots", "busy %")
+_FIRST_TO_GO: Final = ("launcher", "GiB·h", "watched h", "over declared", "busy %")
 """Columns that a narrow terminal does without, in this order."""
 _WIDEST: Final = 32
 """Cells of a name."""
@@ -154,7 +154,7 @@ SUMS: Final[tuple[TextColumn[UseLine], ...]] = (
     TextColumn("idle h", lambda line: _part(line.use, line.use.idle, line.use.unknown, line.use.busy + line.use.idle)),
     TextColumn("busy %", lambda line: percent(line.use.busy, line.use.busy + line.use.idle)),
     TextColumn("GiB·h", lambda line: _part(line.use, line.use.memory / GIB, line.use.unsized, line.use.memory)),
-    TextColumn("overshoots", lambda line: _number(line.events.overshoots)),
+    TextColumn("over declared", lambda line: _number(line.events.overshoots)),
     TextColumn("events", lambda line: _number(line.events.all)),
 )
 
