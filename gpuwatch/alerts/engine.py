@@ -115,8 +115,10 @@ class Engine:
             if change is not None:
                 changed[change[0]].append(change[1])
             condition.early = condition.early and condition.alert is None and seen.level is not None
-            if condition.early:
-                at_start.append(_preview(rule, seen, tick))
+            if condition.early and seen.level is not None:
+                alert = new_alert(rule, tick, severity=seen.level, gpu=condition.gpu, subject=seen.subject)
+                words = {name: getattr(seen, name) for name in ("title", "short", "forecast", "pids")}
+                at_start.append(msgspec.structs.replace(alert, **words))
             if condition.is_idle(tick.now):
                 del self._conditions[key]
         ended += self._forget(snapshot, tick)
@@ -245,15 +247,6 @@ class Engine:
         """Remove conditions, each with the reason of its end; return the alerts that ended with them."""
         ended = [self._conditions.pop(key).end(how, tick) for key, how in over]
         return [alert for alert in ended if alert is not None]
-
-
-def _preview(rule: str, seen: Observation, tick: Tick) -> Alert:
-    """Return an observation as the alert that it will be if it lasts."""
-    assert seen.gpu is not None
-    assert seen.level is not None
-    alert = new_alert(rule, tick, severity=seen.level, gpu=seen.gpu.key, subject=seen.subject)
-    words = {name: getattr(seen, name) for name in ("title", "short", "forecast", "pids", "owners")}
-    return msgspec.structs.replace(alert, index=seen.gpu.index, **words)
 
 
 def _sorted(alerts: Iterable[Alert]) -> tuple[Alert, ...]:

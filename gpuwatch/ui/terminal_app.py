@@ -17,7 +17,6 @@ from textual.app import App
 from textual.color import Color
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.filter import Monochrome
-from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.theme import BUILTIN_THEMES, Theme
 
@@ -34,10 +33,6 @@ from gpuwatch.ui.terminal import AsciiOnly, ExitWatchdog, NoColors, TolerantDriv
 SETTLED: Final = 5.0
 """Seconds after which all lasting objects exist. Garbage is collected only from then on, and without these:
 a collection of them would delay keys."""
-
-
-_TOAST: Final = 4
-"""Cells of a toast's line that have no words: its edge, two blanks, and the mark of what follows."""
 
 
 def _enable_collector() -> None:
@@ -241,21 +236,14 @@ class TerminalApp(App[int]):
 
     # -- what screens ask for --------------------------------------------------------------------------------------
 
-    def notify(
-        self,
-        message: str,
-        *,
-        title: str = "",
-        severity: SeverityLevel = "information",
-        timeout: float | None = None,
-        markup: bool = True,
-    ) -> None:
+    def notify(self, message: str, *, title: str = "", timeout: float | None = None, **options: Any) -> None:
         """Show words on the line of keys; what has no room there follows, part by part."""
         seconds = self.NOTIFICATION_TIMEOUT if timeout is None else timeout
-        parts = wrap(f"{title}: {message}" if title else message, max(self.size.width, MIN_WIDTH) - _TOAST)
+        room = max(self.size.width, MIN_WIDTH) - 4  # its edge, two blanks, and the mark of what follows
+        parts = wrap(f"{title}: {message}" if title else message, room)
         for number in range(len(parts), 0, -1):  # the newest lies on top, and goes first
             words = parts[number - 1] + self.style_set.glyphs.ellipsis * (number < len(parts))
-            super().notify(words, severity=severity, timeout=number * seconds, markup=markup)
+            super().notify(words, timeout=number * seconds, **options)
 
     def background(self, name: str) -> Worker:
         """Return the background worker with this name, for slow calls."""

@@ -709,8 +709,7 @@ class Gpus(CursorList[Gpu]):
         builder.write(glyphs.cursor if here else " ", styles("strong", background))
         builder.write(mark, styles(role, background))
         index = styles("strong" if here else "muted", background)
-        builder.write(str(gpu.index), index, grid.digits, right=True)
-        builder.write(":" * grid.colon, index)
+        builder.write(f"{gpu.index}:", index, grid.cell - 5 - 2 * grid.wide, right=True)
         if used is None or old:
             style = styles("faint" if old else "text" if mark == " " else role, background)
         else:
@@ -720,7 +719,7 @@ class Gpus(CursorList[Gpu]):
             block = " " if used is None or styles.has_heat else level(used, glyphs)
             builder.write(f"{figure + '%' * (used is not None):<4}{block}", style)
         else:
-            builder.write(figure, style, 3, right=not grid.colon)
+            builder.write(figure, style, 3)
 
     def _detail(self, view: View, gpu: Gpu, alerts: Mapping[str, Sequence[Alert]], width: int) -> Line:
         """Return the line about the chosen GPU below a heat map: its row, with units in place of titles."""

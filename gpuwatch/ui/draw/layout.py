@@ -82,25 +82,17 @@ class Grid(NamedTuple):
     """Width of one GPU: a blank, mark, index and percent of memory (` ●12:100`, or ` ●12:100%  ` where it is wide)."""
     wide: bool
     lines: int
-    digits: int
-    """Cells of the index."""
-
-    @property
-    def colon(self) -> bool:
-        """Whether there is room for a colon between index and percent."""
-        return self.cell - 2 * self.wide > self.digits + 5
 
 
 def heat_map_grid(width: int, n_gpus: int, largest_index: int = 0) -> Grid:
     """Return the cells of a heat map of all GPUs, whatever its height."""
-    digits = len(str(max(n_gpus - 1, largest_index)))
-    cell = min(digits + 6, max(digits + 5, width // 8))  # without the colon, where eight would not fit in a line
+    cell = len(str(max(n_gpus - 1, largest_index))) + 6
     per_line = max(1, width // cell)
     if n_gpus > per_line >= 8:
         per_line -= per_line % 8
     per_line = max(1, min(per_line, n_gpus))
     wide = (cell + 2) * per_line <= width
-    return Grid(per_line, cell + 2 * wide, wide, -(-n_gpus // per_line), digits)
+    return Grid(per_line, cell + 2 * wide, wide, -(-n_gpus // per_line))
 
 
 def fit_layout(
