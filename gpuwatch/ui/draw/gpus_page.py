@@ -255,7 +255,8 @@ class _Figures:
                 for part in bar_parts((owner,)):
                     pids = [one.process.pid for one in owner.processes]
                     worst = max((over[key, pid] for pid in pids if (key, pid) in over), default=None)
-                    declared = part.declared if self._graphs.declares_all(owner) else None
+                    is_told = part.declared is not None and self._graphs.declares_all(owner)
+                    declared = part.declared if is_told else None
                     sign, style = styles.initial(part.uid), styles.owner(part.uid).fill
                     found.append(_Owned(part.name, sign, style, part.bytes, declared, worst))
         for curve in self._memory.curves:

@@ -354,9 +354,9 @@ class FrameGraphs(TimeGraphs):
 
     def _above(self, below: Values, declared: int, since: float) -> list[float | None]:
         """Return a line as far above the owners below as the limit is; none before the last of the processes came."""
-        each = self.span / len(below)
+        start, each = self.start, self.span / len(below)
         return [
-            base + declared if base is not None and self.start + (place + 1) * each >= since else None
+            base + declared if base is not None and start + (place + 1) * each >= since else None
             for place, base in enumerate(below)
         ]
 
