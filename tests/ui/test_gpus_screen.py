@@ -44,7 +44,7 @@ def screen(app: GpuwatchApp) -> GpusScreen:
 
 def chosen(app: GpuwatchApp) -> int:
     """The index of the GPU under the cursor."""
-    card = screen(app).chosen
+    card = screen(app).bands.selected
     assert card is not None
     return card.index
 

@@ -59,7 +59,7 @@ class Curve(NamedTuple):
     hatched: bool = False
     """Whether its area is hatched, and has no background."""
     limit: str = ""
-    """Words after the value in its area: `of 31.6 declared`."""
+    """Declared value, after the one in its area."""
     extent: Extent | None = None
     """Lowest, mean and highest value, for the legend."""
 
@@ -460,7 +460,7 @@ def _write_name(plot: list[list[Piece]], curve: Curve, value: str, styles: Style
                 stretches.append((cells, pieces, x))
             x += cells
     widest = max((cells for cells, *_ in stretches), default=0)
-    parts = [curve.label, value, curve.limit]
+    parts = [curve.label, value, f"of {curve.limit} declared" if curve.limit else ""]
     for count in (3, 2, 1):
         words = " ".join(["", *filter(None, parts[:count]), ""])
         if cell_len(words) == len(words) <= widest and (words.isascii() or not glyphs.ascii):

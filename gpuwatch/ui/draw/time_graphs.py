@@ -13,7 +13,6 @@ from gpuwatch.alerts.unattributed import missing
 from gpuwatch.analysis.events import fold_repeats, lasted_words, moment, repeat_words, state_words, without_known
 from gpuwatch.base.units import GIB, gib
 from gpuwatch.history.timeline import DAY, Extent, Key, Metric, user_owner
-from gpuwatch.model.holdings import GpuOwner
 from gpuwatch.model.shares import declared_by, usable
 from gpuwatch.model.snapshot import Gpu, Reading, known, number
 from gpuwatch.monitor import Frame
@@ -293,8 +292,9 @@ class FrameGraphs(TimeGraphs):
             part = held.get(uid)
             limit = ""
             if part is not None and part.declared is not None:
-                if self.declares_all(holders[uid]):
-                    limit = f"of {gib(part.declared)} declared"
+                sums = declared_by(holders[uid].gpu, holders[uid].processes, self.frame.holdings.processes)
+                if not sums.unread and not sums.undeclared:
+                    limit = gib(part.declared)
                 since = max(one.process.started or 0.0 for one in holders[uid].processes)
                 limits.append(GraphLimit("", self._above(below, part.declared, since), styles("strong")))
             below = [
@@ -334,11 +334,6 @@ class FrameGraphs(TimeGraphs):
             whole=whole,
             **other,
         )
-
-    def declares_all(self, owner: GpuOwner) -> bool:
-        """Return whether each process of an owner on a GPU is known to have declared a limit."""
-        sums = declared_by(owner.gpu, owner.processes, self.frame.holdings.processes)
-        return not sums.unread and not sums.undeclared
 
     def _unowned(self, gpu: str, rest: Values, below: Values, curves: Sequence[Curve]) -> Values:
         """Return the part of the rest that listed processes held then, whose owners are not known for that time."""
@@ -404,18 +399,15 @@ class FrameGraphs(TimeGraphs):
         return sorted(meant.values(), key=lambda alert: -alert.raised)
 
     def event_line(self, events: Sequence[Alert], width: int) -> Line:
-        """Draw the newest events beside each other, and the number of those for which there is no room."""
-        builder, folded = LineBuilder(self.styles), fold_repeats(events, newest=True)
-        for place, (alert, *_) in enumerate(folded):
-            mark, role = mark_of(alert.severity if alert.ended is None else alert.most, self.styles.glyphs)
-            when, title, more = f" {moment(alert.raised, self.now)} ", alert.title, len(folded) - place - 1
-            between = 2 * (place > 0)
-            left = width - builder.cells - between - 1 - len(when) - (len(f"  +{more}") if more else 0)
-            if place and cell_len(title) > left:
-                builder.gap(2).write(f"+{more + 1}", "muted")
+        """Draw the newest events beside each other, as far as there is room; the last one may be cut."""
+        builder = LineBuilder(self.styles)
+        for alert, *_ in fold_repeats(events, newest=True):
+            if builder.cells > width // 2:
                 break
-            builder.gap(between).write(mark, role).write(when, "muted")
-            builder.write(title, "text" if alert.ended is None else "muted", max(0, min(cell_len(title), left)))
+            mark, role = mark_of(alert.severity if alert.ended is None else alert.most, self.styles.glyphs)
+            builder.gap(2 * bool(builder.cells)).write(mark, role).write(f" {moment(alert.raised, self.now)} ", "muted")
+            room = max(0, width - builder.cells)
+            builder.write(alert.title, "text" if alert.ended is None else "muted", min(cell_len(alert.title), room))
         return builder.build(width)
 
     def event_section(self, events: Sequence[Alert]) -> Section:

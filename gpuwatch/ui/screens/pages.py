@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
@@ -123,56 +123,37 @@ class GpusScreen(FrameSheet):
     ]
     LEFT = 1.0
 
-    _chosen_key = ""
-
     def on_mount(self) -> None:
         self.bands = GpuBands()
         super().on_mount()
 
-    @property
-    def gpus(self) -> Sequence[Gpu]:
-        return self.frame.snapshot.gpus
-
-    @property
-    def chosen(self) -> Gpu | None:
-        """The GPU under the cursor; the first one where that is not listed any more."""
-        return next((gpu for gpu in self.gpus if gpu.key == self._chosen_key), next(iter(self.gpus), None))
-
     def make_page(self, canvas: Canvas) -> SheetPage:
-        key = self.chosen.key if self.chosen is not None else ""
         strays = {stray.key: stray for stray in actions_of(self).strays_of(self.frame).strays}
-        return gpus_page(key, self.graphs, self.bands, canvas, strays)
+        return gpus_page(self.bands, self.graphs, canvas, strays)
 
     def action_line(self, lines: int) -> None:
         """Move the cursor to another GPU."""
-        if self.chosen is not None:
-            self.choose(min(max(self.gpus.index(self.chosen) + lines, 0), len(self.gpus) - 1))
+        self.bands.point(self.bands.cursor + lines)
+        self.redraw()
 
     def action_page(self, pages: int) -> None:
         self.action_line(pages * self.bands.layout.shown)
 
     def action_end(self, bottom: int) -> None:
-        self.action_line(len(self.gpus) * (1 if bottom else -1))
-
-    def choose(self, place: int) -> None:
-        """Put the cursor on a GPU by its place."""
-        self._chosen_key = self.gpus[place].key
-        self.redraw()
+        self.action_line(len(self.bands.found) * (1 if bottom else -1))
 
     def action_choose(self) -> None:
-        if self.chosen is not None:
-            actions_of(self).show_gpu(self.chosen.key)
+        if self.bands.selected is not None:
+            actions_of(self).show_gpu(self.bands.selected.key)
 
     def point(self, placed: Placed, x: int, y: int, clicks: int) -> None:
         """Read the values under the mouse; a click chooses the GPU there, and the second opens its detail."""
         place = self.bands.place_at(y)
-        if place is None:
-            return
-        if clicks:
-            self.choose(place)
+        if place is not None and clicks:
+            self.action_line(place - self.bands.cursor)
             if clicks > 1:
                 self.action_choose()
-        elif self.graphs.point(x):
+        elif place is not None and self.graphs.point(x):
             self.redraw()
 
 

@@ -203,7 +203,7 @@ def test_filled_curves_stand_on_a_line_and_hang_from_it() -> None:
 def test_an_area_has_its_owners_name_and_value_once_in_the_longest_form_that_fits() -> None:
     styles = STYLE_SETS["colours"]
     graph = of([50.0] * 24 + [None] * 12, stacked=True, limits=(GraphLimit("", 25.0, Style()),))
-    graph = msgspec.structs.replace(graph, curves=[graph.curves[0]._replace(limit="of 31.6 declared")])
+    graph = msgspec.structs.replace(graph, curves=[graph.curves[0]._replace(limit="31.6")])
 
     def names(cells: int, cursor: float | None = None) -> list[str]:
         rows = plot(draw_graph(graph, styles, cells + AXIS, 8, cursor=cursor))
