@@ -40,7 +40,7 @@ from gpuwatch.ui.draw.sheet import (
 )
 from gpuwatch.ui.draw.table import Cell, Column, Table, TableRow, field_column, write_titles
 from gpuwatch.ui.draw.theme import Background, Glyphs, Role, StyleSet
-from gpuwatch.ui.draw.time_axis import column_of, draw_axis, plot_cells
+from gpuwatch.ui.draw.time_axis import plot_cells
 from gpuwatch.ui.draw.time_graphs import SMALL, FrameGraphs, largest, reach
 from gpuwatch.ui.draw.view import View, day_time, mark_of, replay_words
 
@@ -175,9 +175,7 @@ def gpu_page(
     below = [*below * bool(runs), *draw_runs(runs, count, graphs)]
     strip = graphs.strip_lines([gpu], times=two_columns)
     if plan.axis:
-        at = graphs.shown_at
-        column = column_of(at, graphs.until, graphs.span, plot_cells(width)) if at is not None else None
-        below.append(draw_axis(graphs.until, graphs.span, styles, width, graphs.event_marks(events), column))
+        below.append(graphs.axis_line(events))
     section = gpu_section(gpu, frame.snapshot, frame.history, room=False)
     facts: list[Part] = [room_section(gpu, frame), graphs.event_section(events), _health(gpu, graphs)]
     facts += [*instance_sections(gpu), section]
@@ -235,7 +233,7 @@ def headline(gpu: Gpu, graphs: FrameGraphs, width: int) -> Line:
     metrics = (Metric.USED, Metric.UTILIZATION, Metric.POWER, Metric.TEMPERATURE)
     readings = [number(one) for one in (gpu.memory.used, gpu.utilization, gpu.power, gpu.temperature)]
     if at is not None:
-        column = column_of(at, graphs.until, graphs.span, plot_cells(graphs.width)) or 0
+        column = graphs.column or 0
         series = [graphs.read(gpu.key, "", metric) for metric in metrics]
         readings = [at_column(values, column, plot_cells(graphs.width)) for values in series]
         builder.write(f"{day_time(at, graphs.now, '%H:%M:%S')}  ", "note")

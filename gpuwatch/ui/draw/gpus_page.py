@@ -23,7 +23,7 @@ from gpuwatch.ui.draw.processes import overshoots
 from gpuwatch.ui.draw.row_list import ItemCursor
 from gpuwatch.ui.draw.sheet import Canvas, SheetPage, reason_words
 from gpuwatch.ui.draw.theme import Background, StyleSet
-from gpuwatch.ui.draw.time_axis import AXIS, draw_axis, plot_cells
+from gpuwatch.ui.draw.time_axis import AXIS, plot_cells
 from gpuwatch.ui.draw.time_graphs import SMALL, FrameGraphs
 from gpuwatch.ui.draw.view import View, day_time, mark_of
 
@@ -266,18 +266,12 @@ class _Band:
 
 def _draw_foot(graphs: FrameGraphs, right: int, lines: int) -> list[Line]:
     """Draw the time axis with the events on it, the newest of them, and the strip of the last day."""
-    styles, width, cells = graphs.styles, graphs.width + right, plot_cells(graphs.width)
-    if not lines or cells < _LEAST_PLOT:
+    if not lines or plot_cells(graphs.width) < _LEAST_PLOT:
         return []
+    width, words = graphs.width + right, ("memory by owner over utilization", "memory over utilization", "")
     recent = graphs.events(lambda alert: graphs.start <= alert.raised < graphs.until)
-    axis = draw_axis(graphs.until, graphs.span, styles, graphs.width, graphs.event_marks(recent), graphs.column)
-    legend = ("memory by owner over utilization", "memory over utilization", "")
-    words = next(one for one in legend if len(one) < right)
-    drawn = [LineBuilder(styles).write_spans(axis).gap().write(words, "faint").build(width)]
-    events = graphs.event_line(recent, width - AXIS + 1)
-    drawn.append(LineBuilder(styles).gap(AXIS - 1).write_spans(events).build(width))
-    strip = graphs.strip_lines(graphs.frame.snapshot.gpus, times=True)
-    for place, line in enumerate(strip):
-        builder = LineBuilder(styles).write_spans(line)
-        drawn.append(builder.gap().write("" if place else "memory of all GPUs", "faint").build(width))
-    return drawn[:lines]
+    found = [(graphs.axis_line(recent), next(one for one in words if len(one) < right))]
+    found.append(((*blank(graphs.styles, AXIS - 1), *graphs.event_line(recent, width - AXIS + 1)), ""))
+    found += zip(graphs.strip_lines(graphs.frame.snapshot.gpus, times=True), ("memory of all GPUs", ""), strict=False)
+    builders = [(LineBuilder(graphs.styles).write_spans(line).gap(), words) for line, words in found[:lines]]
+    return [builder.write(words, "faint").build(width) for builder, words in builders]

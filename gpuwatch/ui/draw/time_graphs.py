@@ -31,11 +31,13 @@ from gpuwatch.ui.draw.graph import (
 from gpuwatch.ui.draw.lines import Line, LineBuilder
 from gpuwatch.ui.draw.sheet import Fact, Section, reason_words
 from gpuwatch.ui.draw.theme import Role, StyleSet
-from gpuwatch.ui.draw.time_axis import SPANS, Mark, axis_end, column_of, draw_strip, plot_cells
+from gpuwatch.ui.draw.time_axis import SPANS, Mark, axis_end, column_of, draw_axis, draw_strip, plot_cells
 from gpuwatch.ui.draw.view import day_time, mark_of, replay_words
 
 MOST_EVENTS: Final = 12
 """Events that a page lists, at most."""
+_LEAST_EVENT: Final = 40
+"""Cells that an event beside another one has at least."""
 _LEAST_SEEN: Final = 0.05 * GIB
 """Bytes of an area that can be seen."""
 SMALL: Final = 16
@@ -398,11 +400,16 @@ class FrameGraphs(TimeGraphs):
                 meant.setdefault(alert.id or f"{alert.key} {alert.raised}", alert)
         return sorted(meant.values(), key=lambda alert: -alert.raised)
 
+    def axis_line(self, events: Sequence[Alert]) -> Line:
+        """Draw the time axis of all graphs, with the marks of events and the cursor on it."""
+        marks = self.event_marks(events)
+        return draw_axis(self.until, self.span, self.styles, self.width, marks, self.column)
+
     def event_line(self, events: Sequence[Alert], width: int) -> Line:
         """Draw the newest events beside each other, as far as there is room; the last one may be cut."""
         builder = LineBuilder(self.styles)
         for alert, *_ in fold_repeats(events, newest=True):
-            if builder.cells > width // 2:
+            if builder.cells and width - builder.cells < _LEAST_EVENT:
                 break
             mark, role = mark_of(alert.severity if alert.ended is None else alert.most, self.styles.glyphs)
             builder.gap(2 * bool(builder.cells)).write(mark, role).write(f" {moment(alert.raised, self.now)} ", "muted")
