@@ -192,9 +192,8 @@ def _verdict(standing: LimitUsage, gpu: Gpu, people: Mapping[int, Process], allo
         if not standing.complete:
             return f"{whose}not known to be over {whole}"
         return f"{whose}{size(-over)} under {whole}"
-    if over <= room:
-        return f"{whose}{size(over)} over {whole}, within the allowance of {size(room)}"
-    return f"{whose}overshoot, {size(over)} over {whole} (allowance {size(room)})"
+    within = "within" if over <= room else "more than"
+    return f"{whose}{size(over)} over {whole}, {within} the allowance of {size(room)}"
 
 
 def _joined(*parts: str, between: str = " · ") -> str:

@@ -131,7 +131,7 @@ def test_a_limit_on_a_gpu_that_the_process_does_not_hold_is_not_drawn(explain: E
     assert "on another GPU" in fraction.why
     text = explain.text(held={0: 1.5})
     assert "not known whether it declared a share" in text
-    assert "overshoot" not in text
+    assert "more than the allowance" not in text
 
 
 def test_the_other_gpu_is_not_said_to_be_under_no_limit_by_a_guess(explain: Explainer) -> None:

@@ -53,4 +53,4 @@ def test_a_limit_of_mps_is_in_effect_only_where_its_daemon_listens(explain: Expl
     assert said(served, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT").confidence is Confidence.CERTAIN
     text = explain.text(environ=environ, held={0: 30})
     assert "1.0 GiB on GPU 0 if an MPS daemon serves it" in text
-    assert "overshoot" not in text
+    assert "more than the allowance" not in text

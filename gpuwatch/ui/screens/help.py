@@ -75,7 +75,7 @@ def _unread(frame: Frame | None) -> list[Section]:
     words = unread_words(count)
     facts = (
         Fact("why", "Linux shows an environment to its owner and to root alone"),
-        Fact("so", "their overshoots are not seen, and what is left may be less"),
+        Fact("so", "whether they hold more is not seen, and left may be less"),
         Fact("mend", "root can start a service for all: `gpuwatch docs service`"),
     )
     return [Section(words[:1].upper() + words[1:], facts)] * bool(count)
