@@ -243,9 +243,7 @@ def story(one: Person, taken: float, watched: float) -> list[str]:
 
 
 def _holds(one: Person, taken: float) -> str:
-    who = "an unknown owner holds" if one.uid is None else f"{one.name} holds"
-    if one.viewer:
-        who = "you hold" if one.name == "you" else f"you ({one.name}) hold"
+    who = "an unknown owner holds" if one.uid is None else "you hold" if one.viewer else f"{one.name} holds"
     cards = f"GPU {ranges(one.gpus)}" if len(one.gpus) == 1 else f"GPUs {ranges(one.gpus)}"
     size = f"{gib(one.memory)} GiB" if one.memory or not one.at_least else "memory"
     least = "at least " * (one.at_least and one.memory > 0)

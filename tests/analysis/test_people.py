@@ -213,7 +213,7 @@ def test_the_story_makes_the_point() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"viewer": True}, "you (eve) hold 40.0"),
+        ({"viewer": True}, "you hold 40.0"),
         ({"uid": None, "name": "?"}, "an unknown owner holds 40.0 GiB"),
         ({"memory": 0, "at_least": True}, "eve holds memory on GPU 3"),
         ({"at_least": True}, "holds at least 40.0 GiB"),

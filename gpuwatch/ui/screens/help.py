@@ -133,7 +133,7 @@ def legend(glyphs: Glyphs) -> list[Section]:
         Fact("stray", "your own process that nobody attends to and that holds memory"),
         Fact("idle", "holds memory, and ran no kernel for that time"),
         Fact("leftover", "its launcher, parent or run has ended; it has a GPU open"),
-        Fact("ended", "no longer runs, and the driver still lists its memory"),
+        Fact(f"{glyphs.ended} ended", "no longer runs, and the driver still lists its memory"),
         Fact("not listed", "has a GPU open, and the driver does not list it"),
         Fact("SM %", "part of the time in which a kernel ran, not how full it was"),
         Fact("near limit", "under 10 % free, critical under 5 %, unless set otherwise"),
