@@ -177,7 +177,8 @@ def gpu_page(
     if plan.axis:
         below.append(graphs.axis_line(events))
     section = gpu_section(gpu, frame.snapshot, frame.history, room=False)
-    facts: list[Part] = [room_section(gpu, frame), graphs.event_section(events), _health(gpu, graphs)]
+    listed = replace(graphs.event_section(events), title="events")
+    facts: list[Part] = [room_section(gpu, frame), listed, _health(gpu, graphs)]
     facts += [*instance_sections(gpu), section]
     processes.most = None if two_columns else max(1, plan.processes)
     left: list[Part]
@@ -272,7 +273,7 @@ def _meter(part: float, cells: int, styles: StyleSet) -> list[Span]:
     whole = eighths // 8
     bar = ("█" if glyphs.eighths else glyphs.fill) * whole
     bar += glyphs.eighths[eighths % 8 - 1] if glyphs.eighths and eighths % 8 else ""
-    builder = LineBuilder(styles).write(edges[0], "faint").write(bar, styles("note", "track"))
+    builder = LineBuilder(styles).write(edges[0], "faint").write(bar, styles("muted", "track"))
     return builder.write(" " * (cells - len(bar)), styles("faint", "track")).write(edges[1], "faint").spans
 
 
@@ -280,18 +281,18 @@ def gpu_graphs(gpu: Gpu, graphs: FrameGraphs, *, titled: bool) -> list[Graph]:
     """Return the graphs of a GPU; what is not measured has none. Without titles axes say what goes up and down."""
     dashed, get = graphs.styles("warning"), graphs.graph
 
-    def curve(metric: Metric, reading: Reading, role: Role = "note") -> Curve:
+    def curve(metric: Metric, reading: Reading, role: Role | None = None) -> Curve:
         return graphs.curve(gpu.key, "", metric, reading, role)
 
     def limit(label: str, reading: Reading) -> tuple[GraphLimit, ...]:
         return (GraphLimit(label, float(reading), dashed),) if known(reading) else ()
 
-    utilization, power = curve(Metric.UTILIZATION, gpu.utilization), curve(Metric.POWER, gpu.power, "muted")
+    utilization, power = curve(Metric.UTILIZATION, gpu.utilization), curve(Metric.POWER, gpu.power, "faint")
     watts = axis_top(reach(number(gpu.power_limit), largest(power.values, least=20.0)))
-    temperature = curve(Metric.TEMPERATURE, gpu.temperature)
+    temperature = curve(Metric.TEMPERATURE, gpu.temperature, "note")
     degrees = [value for value in temperature.values if value is not None] or [20.0]
     hot = axis_top(max(reach(number(gpu.slowdown_temperature), max(degrees)), min(degrees) + 10.0))
-    received, sent = curve(Metric.PCIE_RX, gpu.pcie_rx), curve(Metric.PCIE_TX, gpu.pcie_tx, "muted")
+    received, sent = curve(Metric.PCIE_RX, gpu.pcie_rx), curve(Metric.PCIE_TX, gpu.pcie_tx, "faint")
     most = largest(received.values, sent.values, least=10.0 * MIB)
     unit, rate, form = (GIB, "GiB/s", "{:.1f}") if most >= GIB else (MIB, "MiB/s", "{:.0f}")
     speeds: dict[str, Any] = {"show": lambda at: form.format(at / unit), "scale": unit, "axis": False}
@@ -324,7 +325,8 @@ def room_section(gpu: Gpu, frame: Frame) -> Section:
     snapshot, history = frame.snapshot, frame.history
     kinds = {"free": "", "left": "left ", "reserved": "driver's own "}
     known_kinds = [(words, one) for key, words in kinds.items() if isinstance(one := GPU[key].read(gpu), Amount)]
-    facts = [Fact("free", ", ".join(f"{words}{size(one.number)}" for words, one in known_kinds))]
+    sizes = [f"{words}{size(one.number) if not words else gib(one.number)}" for words, one in known_kinds]
+    facts = [Fact("free", ", ".join(sizes))]
     facts += _memory_facts(gpu, snapshot, history.unknown_memory_starts(snapshot))[_PLAIN:]
     facts += _declared_facts(gpu, snapshot)
     trend = history.gpu(gpu.key).trend
@@ -340,7 +342,7 @@ def room_section(gpu: Gpu, frame: Frame) -> Section:
 
 
 def gpu_section(gpu: Gpu, snapshot: Snapshot, history: HistoryView | None = None, *, room: bool = True) -> Section:
-    """Describe all that is known of a GPU itself; without `room` but for its memory."""
+    """Describe all that is known of a GPU itself; without `room` but for its memory, and what the headline has."""
     facts = [
         text_fact("name", gpu.name, "not known"),
         text_fact("UUID", gpu.uuid, "not known: the driver has given no handle"),
@@ -353,14 +355,14 @@ def gpu_section(gpu: Gpu, snapshot: Snapshot, history: HistoryView | None = None
         facts.append(Fact("problem", gpu.words))
     now = snapshot.monotonic
     slow = f"; fan, clocks and others {long_duration(now - gpu.slow_sampled)} ago" if gpu.slow_sampled else ""
+    limits = {"temperature": "slowdown_temperature", "power": "power_limit"}
+    shown = [field_fact(GPU["utilization"], gpu), *(_with_limit(key, limit, gpu) for key, limit in limits.items())]
     throttle = gpu.throttle if isinstance(gpu.throttle, Reason) else ", ".join(throttle_words(gpu.throttle))
     facts += [
         *(_memory_facts(gpu, snapshot, history.unknown_memory_starts(snapshot) if history else {}) if room else ()),
         *(_declared_facts(gpu, snapshot) if room else ()),
-        field_fact(GPU["utilization"], gpu),
+        *(one for one in shown if room or one.missing),
         *(field_fact(GPU[key], gpu) for key in _RATES if is_used(GPU[key], gpu)),
-        _with_limit("temperature", "slowdown_temperature", gpu),
-        _with_limit("power", "power_limit", gpu),
         *(field_fact(GPU[key], gpu) for key in ("fan", "sm_clock", "memory_clock", "pstate")),
         *[value_fact("slowed down by", throttle)] * bool(throttle),
         *[field_fact(GPU["ecc"], gpu)] * is_used(GPU["ecc"], gpu),

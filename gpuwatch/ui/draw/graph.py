@@ -135,7 +135,7 @@ def draw_plot(graph: Graph, styles: StyleSet, width: int, height: int, *, cursor
         return [LineBuilder(styles).build(width)] * height
     column = column_of(cursor, graph.until, graph.span, cells) if cursor is not None else None
     plot = plot_rows(graph, styles, cells, rows, column)
-    labels = _value_labels(graph, rows, styles)
+    labels = _value_labels(graph, rows)
     lines = []
     for row, spans in enumerate(plot):
         builder = LineBuilder(styles).write(labels.get(row, ""), "muted", AXIS - 1, right=True)
@@ -148,14 +148,9 @@ def draw_plot(graph: Graph, styles: StyleSet, width: int, height: int, *, cursor
 def plot_rows(graph: Graph, styles: StyleSet, cells: int, rows: int, cursor: int | None = None) -> list[list[Span]]:
     """Draw the plot of a graph alone: `rows` rows of `cells` cells; `cursor` is a column."""
     below = rows // 2 if graph.down is not None else 0
-    if graph.stacked:
-        plot = _areas(graph, styles, cells, rows, cursor)
-    elif graph.filled:
-        plot = _filled(graph, styles, cells, rows - below)
-    else:
-        plot = _line(graph, styles, cells, rows)
+    plot = _areas(graph, styles, cells, rows, cursor) if graph.stacked else _curve(graph, styles, cells, rows - below)
     if graph.down is not None and below:
-        plot += _filled(graph.down, styles, cells, below, hangs=True)
+        plot += _curve(graph.down, styles, cells, below, hangs=True)
     if graph.empty and all(one is None for curve in graph.curves for one in curve.values):
         plot[rows // 2] = list(LineBuilder(styles).write(f"  {graph.empty}", "muted", cells).build(cells))
     return plot if cursor is None else [with_cursor(spans, cursor, styles) for spans in plot]
@@ -242,7 +237,7 @@ def axis_top(value: float, scale: float = 1.0) -> float:
     return ceil(value / step) * step
 
 
-def _value_labels(graph: Graph, rows: int, styles: StyleSet) -> dict[int, str]:
+def _value_labels(graph: Graph, rows: int) -> dict[int, str]:
     """Return the labels of the value axis by row: both ends, and round values where there is room."""
     low, top = graph.low, graph.top
     if graph.down is not None:
@@ -254,12 +249,7 @@ def _value_labels(graph: Graph, rows: int, styles: StyleSet) -> dict[int, str]:
     step = graph.scale * round_up((top - low) / graph.scale / min(_MOST_STEPS, (rows - 1) // _LEAST_STEP))
     for number in range(floor(low / step) + 1, ceil(top / step)):
         value = number * step
-        row: int | None
-        if graph.stacked or graph.filled:
-            row = _row_of(value, graph, rows / (top - low), rows, 1)
-        else:
-            down = 4 if styles.glyphs.braille else 1
-            row = rows - 1 - (_levels([value], 1, rows * down, low, top)[0] or 0) // down
+        row = _row_of(value, graph, rows / (top - low), rows, 1)
         if row is not None and _LEAST_STEP <= row <= rows - 1 - _LEAST_STEP:
             labels[row] = graph.show(value)
     return labels
@@ -289,7 +279,7 @@ def with_cursor(spans: Sequence[Span], column: int, styles: StyleSet) -> list[Sp
     return found
 
 
-# -- lines and filled curves ---------------------------------------------------------------------------------------
+# -- curves --------------------------------------------------------------------------------------------------------
 
 
 def _levels(values: Values, count: int, levels: int, low: float, top: float) -> list[int | None]:
@@ -302,95 +292,43 @@ def _levels(values: Values, count: int, levels: int, low: float, top: float) -> 
     return [None if one is None else round(min(highest, max(0.0, (one - low) * scale))) for one in found]
 
 
-def _filled(graph: Graph, styles: StyleSet, cells: int, rows: int, *, hangs: bool = False) -> list[list[Span]]:
-    """Draw a curve whose area is filled: up from the lowest row, or down from the uppermost one where it `hangs`.
+def _curve(graph: Graph, styles: StyleSet, cells: int, rows: int, *, hangs: bool = False) -> list[list[Span]]:
+    """Draw a curve: its area up from the lowest row, or down from the uppermost one where it `hangs`; or as a line.
 
-    A known value of 0 has the lowest dots, so that it differs from a gap.
+    A known value of 0 has the lowest dots, so that it differs from a gap. Each value of a line is joined with the one
+    before. On a line every fourth cell has the limit's colour where both are in one cell.
     """
     curve, glyphs = graph.curves[0], styles.glyphs
-    across, steps = (2, 4) if glyphs.braille else (1, len(_HANGING[glyphs.ascii]) if hangs else len(glyphs.levels))
-    levels = _levels(curve.values, cells * across, rows * steps + 1, 0.0, graph.top)
+    signs = " " + (_HANGING[glyphs.ascii] if hangs else glyphs.levels)
+    across, steps = (2, 4) if glyphs.braille else (1, len(signs) - 1)
+    found = _levels(curve.values, cells * across, rows * steps + 1, graph.low, graph.top)
+    tops = [0 if one is None else max(1, one) for one in found]
+    lows = [0] * len(tops)
+    if not graph.filled:
+        pairs = [(level, before or level) for before, level in zip([0, *tops], tops, strict=False)]
+        lows = [before if before < level else max(0, level - 1) for level, before in pairs]
+        tops = [max(level, before - 1) if level else 0 for level, before in pairs]
     drawn = []
     for row in range(rows):
         base = steps * (row if hangs else rows - 1 - row)
-        parts = [0 if one is None else min(steps, max(0, max(1, one) - base)) for one in levels]
-        if not glyphs.braille:
-            signs = " " + (_HANGING[glyphs.ascii] if hangs else glyphs.levels)
+        parts, empty = ([min(steps, max(0, one - base)) for one in ends] for ends in (tops, lows))
+        if glyphs.braille:
+            sides = _HANGS if hangs else _STANDS
+            masks = [
+                sides[x % 2][part] & ~sides[x % 2][low] for x, (part, low) in enumerate(zip(parts, empty, strict=True))
+            ]
+            drawn.append("".join(_BRAILLE[one | two] for one, two in zip(masks[::2], masks[1::2], strict=True)))
+        elif graph.filled:
             drawn.append("".join(signs[part] for part in parts))
         else:
-            sides = _HANGS if hangs else _STANDS
-            pairs = zip(parts[::2], parts[1::2], strict=True)
-            drawn.append("".join(_BRAILLE[sides[0][left] | sides[1][right]] for left, right in pairs))
-    if hangs or not graph.limits:
-        return [[Span(text, curve.style, cells)] for text in drawn]
-    pieces = [[Piece(char, curve.style) for char in text] for text in drawn]
-    for limit in graph.limits:
+            drawn.append("".join("*" if part > low else " " for part, low in zip(parts, empty, strict=True)))
+    pieces = [[Piece(char, curve.style if char != " " else styles("text")) for char in text] for text in drawn]
+    for limit in () if hangs else graph.limits:
         for column, value in enumerate(columns(limit.values, cells)):
-            at = _row_of(value, graph, rows / graph.top if graph.top > 0 else 0.0, rows, 1)
-            if at is not None:
+            at = _row_of(value, graph, rows / (graph.top - graph.low) if graph.top > graph.low else 0.0, rows, 1)
+            if at is not None and (graph.filled or column % 4 == 0 or pieces[at][column].char == " "):
                 pieces[at][column] = Piece(_limit_sign(glyphs), limit.style)
     return [join_pieces(row) for row in pieces]
-
-
-def _line(graph: Graph, styles: StyleSet, cells: int, rows: int) -> list[list[Span]]:
-    """Draw a curve as a line: in braille, or with a character a cell."""
-    braille, curve = styles.glyphs.braille, graph.curves[0]
-    across, down = (2, 4) if braille else (1, 1)
-    grid = [bytearray(cells) for _ in range(rows)]
-    _trace(_levels(curve.values, cells * across, rows * down, graph.low, graph.top), grid, across, down)
-    dashes = [
-        _limit_places(limit, cells, rows * down, graph, styles, braille=braille, down=down) for limit in graph.limits
-    ]
-    drawn = []
-    for row, mask in enumerate(grid):
-        pieces = [Piece(" ", styles("text"))] * cells
-        dots = {column: piece for dashed in dashes for column, piece in dashed.get(row, ())}
-        for column, bits in enumerate(mask):
-            if bits:
-                pieces[column] = _crossed(bits, curve, dots.get(column), column, braille=braille)
-            elif column in dots:
-                pieces[column] = dots[column]
-        drawn.append(join_pieces(pieces))
-    return drawn
-
-
-def _crossed(bits: int, curve: Curve, limit: Piece | None, column: int, *, braille: bool) -> Piece:
-    """Return a cell of a curve; where a limit is in the same cell, every fourth has the limit's colour."""
-    if limit is None:
-        return Piece(_BRAILLE[bits] if braille else "*", curve.style)
-    if not braille:
-        return limit if column % 4 == 0 else Piece("*", curve.style)
-    return Piece(_BRAILLE[bits | ord(limit.char) - 0x2800], limit.style if column % 4 == 0 else curve.style)
-
-
-def _trace(levels: Sequence[int | None], grid: list[bytearray], across: int, down: int) -> None:
-    """Set the dots of a curve: its level at each column, joined with the column before where that has one."""
-    last = len(grid) * down - 1
-    before: int | None = None
-    for column, level in enumerate(levels):
-        if level is not None:
-            first, until = (level, level) if before is None else (min(level, before), max(level, before))
-            if before is not None and until > first:  # the end that the column before has drawn already
-                first, until = (first + 1, until) if before == first else (first, until - 1)
-            place, bits = column // across, _RIGHT if column % across else _LEFT
-            for dot in range(last - until, last - first + 1):
-                grid[dot // down][place] |= bits[dot % down]
-        before = level
-
-
-def _limit_places(
-    limit: GraphLimit, cells: int, levels: int, graph: Graph, styles: StyleSet, *, braille: bool, down: int
-) -> dict[int, list[tuple[int, Piece]]]:
-    """Return the cells of a limit's line by row: dotted, one dot a cell."""
-    values = columns(limit.values, cells)
-    places: dict[int, list[tuple[int, Piece]]] = {}
-    found = [one if one is not None and graph.low <= one <= graph.top else None for one in values]
-    for column, level in enumerate(_levels(found, cells, levels, graph.low, graph.top)):
-        if level is not None:
-            dot = levels - 1 - level
-            char = _BRAILLE[_LEFT[dot % down]] if braille else _limit_sign(styles.glyphs)
-            places.setdefault(dot // down, []).append((column, Piece(char, limit.style)))
-    return places
 
 
 # -- areas ---------------------------------------------------------------------------------------------------------

@@ -361,6 +361,11 @@ class StyleSet(msgspec.Struct, frozen=True, dict=True):
         return self.color and not self.few
 
     @cached_property
+    def filled(self) -> Style:
+        """Style of filled curves: quieter than what is wrong, and than owners' names."""
+        return Style(self.palette.heat[-1], self.palette.base) if self.has_heat else self("note")
+
+    @cached_property
     def _heat(self) -> list[Style]:
         return [Style(self.palette.owner_text, color) for color in self.palette.heat]
 

@@ -228,9 +228,9 @@ class FrameGraphs(TimeGraphs):
             self._series[key] = series
         return series.values
 
-    def curve(self, gpu: str, owner: str, metric: Metric, now: Reading, role: Role = "note") -> Curve:
-        """Return the curve of a series with its extent."""
-        values, style = self.read(gpu, owner, metric), self.styles(role)
+    def curve(self, gpu: str, owner: str, metric: Metric, now: Reading, role: Role | None = None) -> Curve:
+        """Return the curve of a series with its extent; without a role in the colour of filled curves."""
+        values, style = self.read(gpu, owner, metric), self.styles(role) if role else self.styles.filled
         extent = self._series[Key(gpu, owner, metric)].extent
         if extent is not None and known(now) and self.end is None:
             extent = extent._replace(low=min(extent.low, now), high=max(extent.high, now))

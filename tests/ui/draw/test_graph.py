@@ -263,8 +263,8 @@ def test_the_cursor_in_a_gap_has_no_value() -> None:
 
 
 def test_the_axes_have_round_values_and_clock_times() -> None:
-    lines = [plain(line) for line in draw_graph(of([1.0] * 60, filled=False), STYLE_SETS["colours"], 100 + AXIS, 12)]
-    assert [line[:AXIS].strip(" ┤│└") for line in lines[1:]] == ["100", "", "", "", "50", "", "", "", "", "0", ""]
+    lines = [plain(line) for line in draw_graph(of([1.0] * 60), STYLE_SETS["colours"], 100 + AXIS, 12)]
+    assert [line[:AXIS].strip(" ┤│└") for line in lines[1:]] == ["100", "", "", "", "", "50", "", "", "", "0", ""]
     assert "┴13:55" in lines[-1]
     assert "┴14:03" in lines[-1]
 
