@@ -39,6 +39,8 @@ SCREENS = (
     Screen("gpus-64", 160, 50, gpus=64, watched=10.0, keys=("tab", "down")),
     Screen("no-driver", 80, 24, words="no NVIDIA driver"),
     later("gpu", "tab", "down", "enter", size=(160, 50)),
+    later("gpu-80x24", "tab", "down", "enter", size=(80, 24)),
+    later("gpu-60x10", "tab", "down", "enter", size=(60, 10)),
     later("gpus", "o", "down", size=(160, 50)),
     later("gpus-80x24", "o", *["left"] * 4, size=(80, 24)),
     later("gpus-60x10", "o", size=(60, 10)),

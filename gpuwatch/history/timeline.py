@@ -134,6 +134,18 @@ class Minute(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of it that were watched."""
 
 
+class RecordedRun(NamedTuple):
+    """Run that held memory of a GPU, as a store has it."""
+
+    uid: int
+    key: str
+    name: str
+    times: tuple[tuple[int, int], ...]
+    """Minutes, or hours of older use, in which it held memory: wall-clock starts and seconds."""
+    bytes: float
+    """Most memory in one of them, as a mean."""
+
+
 class Extent(NamedTuple):
     """First time of some values of a series, and the lowest, the mean and the highest of them."""
 
@@ -380,6 +392,8 @@ class Timeline:
         """Names of users by owner."""
         self._processes: dict[str, Process] = {}
         """Processes by owner, as they were last seen."""
+        self.recorded: Mapping[str, Sequence[RecordedRun]] = {}
+        """Runs of the day before by GPU, as the stores have them; replaced, never changed."""
         self._base: float | None = None
         """Wall clock minus the clock of the history at the first snapshot. Times in the series have it added."""
         self._shift = 0

@@ -26,7 +26,7 @@ from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.base import programs
 from gpuwatch.base.text import clean
 from gpuwatch.history.history import NO_USE, HistoryView, Use, charged
-from gpuwatch.history.timeline import Key, Metric, Minute, Timeline, parse_key, user_owner
+from gpuwatch.history.timeline import Key, Metric, Minute, RecordedRun, Timeline, parse_key, user_owner
 from gpuwatch.model.holdings import UNSEEN_USER
 from gpuwatch.model.shares import has_gap
 from gpuwatch.model.snapshot import Gpu, Holding, Process, ProcessContext, Reason, Snapshot, number
@@ -406,6 +406,7 @@ def load_older(timeline: Timeline, until: float, *, folder: Path | None = None, 
     all were read. A store that does not exist adds nothing. `folder` stands in for the user's state folder.
     """
     errors: list[StoreError] = []
+    runs: dict[str, list[RecordedRun]] = {}
     known: set[float] = set()
     """Minutes of the stores that were read; one's own comes first, which has all owners."""
 
@@ -419,12 +420,29 @@ def load_older(timeline: Timeline, until: float, *, folder: Path | None = None, 
         try:
             with reading(path, seconds=_SLOWEST) as connection:
                 timeline.load(fresh(read_means(connection, until - KEEP_MEANS, until)))
+                runs = runs if is_public(path) else read_runs(connection, until - KEEP_MEANS, until)
         except FileNotFoundError:
             pass
         except StoreError as error:
             errors.append(error)
+    timeline.recorded = runs
     if errors:
         raise errors[0]
+
+
+def read_runs(connection: Connection, since: float, until: float) -> dict[str, list[RecordedRun]]:
+    """Return the runs with memory on each GPU, by its key; those of unknown owners are left out, as they are no run."""
+    asked = """SELECT gpus.uuid, runs.uid, runs.key, runs.name, at, span, byte_s / held_s FROM use
+        JOIN gpus ON gpus.id = use.gpu JOIN runs ON runs.id = run
+        WHERE run > 0 AND held_s > 0 AND runs.uid >= 0 AND at >= ? AND at < ? ORDER BY gpus.uuid, run, at"""
+    found: dict[str, list[RecordedRun]] = {}
+    rows = connection.execute(asked, (since, until)).fetchmany(_MOST)
+    for (gpu, uid, key, name), parts in groupby(rows, key=itemgetter(slice(0, 4))):
+        held = [(_integer(at), _integer(span), _amount(size)) for *_, at, span, size in parts]
+        times = tuple((at, span) for at, span, _ in held)
+        run = RecordedRun(_integer(uid), _text(key), _text(name), times, max(size for *_, size in held))
+        found.setdefault(_text(gpu), []).append(run)
+    return found
 
 
 def read_hours(connection: Connection, since: float) -> Iterator[Minute]:

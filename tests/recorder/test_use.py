@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from gpuwatch.config.types import Config, Report
 from gpuwatch.history.history import History, Usage, Use, charged
-from gpuwatch.history.timeline import Key, Metric, Minute, Timeline
+from gpuwatch.history.timeline import Key, Metric, Minute, RecordedRun, Timeline
 from gpuwatch.model.snapshot import (
     Gpu,
     Health,
@@ -390,6 +390,16 @@ def test_the_dashboard_reads_what_is_older_than_itself(tmp_path: Path) -> None:
     load_older(timeline, START + 600, folder=tmp_path)
     timeline.add(snapshot([gpu(0)], taken=START + 600), 5000.0)
     assert timeline.read(KEY, START + 600, 6 * 3600, 360)[-9:] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+
+
+def test_the_dashboard_reads_the_runs_of_before_but_not_those_of_unknown_owners(tmp_path: Path) -> None:
+    timeline, path = Timeline(), own_store(tmp_path)
+    ada, gone = process(1, "ada", start=7), Process(pid=2, start=8)
+    stored(path, counted(*[machine(ada, gone)] * 70, *[machine()] * 60, first=60.0 - EPOCH % 60))
+    load_older(timeline, EPOCH + 3600, folder=tmp_path)
+    begin = int(EPOCH - EPOCH % 60) + 60
+    times = ((begin, 60), (begin + 60, 60))
+    assert timeline.recorded == {gpu(0).key: [RecordedRun(ADA, "1:7", "train.py", times, 1.0 * GIB)]}
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -190,7 +190,7 @@ def gpu_page(
         left, right = [*blocks, LinesBlock(below), processes, LinesBlock(foot, 1)], facts
     view = View(frame, frame.received, styles, frame.snapshot.interval, strays=strays or {})
     title = graphs.title(f"GPU {gpu.index} · {short_name(gpu.name) or '?'}")
-    mark, role, words = state_of(view, gpu, max(0, canvas.width - len(title) - 30))
+    mark, role, words = state_of(view, gpu, max(0, canvas.width - len(title) - 26))
     state = (("  ", role), (f"{mark} " * (mark != " "), role), *words) if any(text for text, _ in words) else ()
     head = [headline(gpu, graphs, canvas.width)]
     return SheetPage(title, left, right, graphs.span_words(), notice, over=over, state=state, head=head, ruled=True)
@@ -279,7 +279,7 @@ def _meter(part: float, cells: int, styles: StyleSet) -> list[Span]:
 
 def gpu_graphs(gpu: Gpu, graphs: FrameGraphs, *, titled: bool) -> list[Graph]:
     """Return the graphs of a GPU; what is not measured has none. Without titles axes say what goes up and down."""
-    dashed, get = graphs.styles("warning"), graphs.graph
+    dashed, get = graphs.styles("muted"), graphs.graph
 
     def curve(metric: Metric, reading: Reading, role: Role | None = None) -> Curve:
         return graphs.curve(gpu.key, "", metric, reading, role)

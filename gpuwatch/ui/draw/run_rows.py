@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil, floor
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -10,7 +11,7 @@ from rich.cells import cell_len
 
 from gpuwatch.base.text import fit, spell_signs
 from gpuwatch.base.units import size
-from gpuwatch.history.timeline import Metric, process_owner
+from gpuwatch.history.timeline import Metric, RecordedRun, process_owner, user_owner
 from gpuwatch.model.fields import brief_command
 from gpuwatch.model.snapshot import Gpu, Presence, Process, known
 from gpuwatch.ui.draw.graph import Values, columns, with_cursor
@@ -56,8 +57,34 @@ def find_runs(gpu: Gpu, graphs: FrameGraphs, most: int) -> tuple[list[RunRow], i
     def peak(processes: Sequence[Process]) -> float:
         return sum(max(value or 0.0 for value in memory[one.pid]) for one in processes)
 
-    chosen = sorted(runs.values(), key=lambda one: -peak(one))
-    return [_run_row(gpu, processes, memory, watched, graphs) for processes in chosen[:most]], len(chosen)
+    recorded: dict[tuple[int | None, str], RecordedRun]
+    recorded = {(one.uid, one.key): one for one in timeline.recorded.get(gpu.key, ())}
+    before = {key: held for key, one in recorded.items() if any(held := _recorded_columns(one, graphs, cells))}
+    peaks = {key: recorded[key].bytes for key in before} | {key: peak(processes) for key, processes in runs.items()}
+    found = []
+    for key in sorted(peaks, key=lambda key: -peaks[key])[:most]:
+        held = before.get(key, [False] * cells)
+        if key in runs:
+            row = _run_row(gpu, runs[key], memory, watched, graphs)
+            first = row.held.index(True)
+            row = row._replace(held=[*held[:first], *row.held[first:]])
+        else:
+            run = recorded[key]
+            graphs.styles.add_people({run.uid: timeline.user_name(user_owner(run.uid)) or str(run.uid)})
+            row = RunRow(run.uid, run.name, held, [None] * cells, began=False)
+        start = row.held.index(True)
+        found.append(row._replace(began=start > 0 and watched[start - 1] is not None))
+    return found, len(peaks)
+
+
+def _recorded_columns(run: RecordedRun, graphs: FrameGraphs, cells: int) -> list[bool]:
+    """Return the columns in which a run held memory by the stores."""
+    held = [False] * cells
+    for at, span in run.times:
+        first, last = ((one - graphs.start) / graphs.span * cells for one in (at, at + span))
+        for x in range(max(0, floor(first)), min(cells, ceil(last))):
+            held[x] = True
+    return held
 
 
 def _run_row(
@@ -100,9 +127,7 @@ def _run_row(
             if value is not None
         ]
         end = max(last, default=-1)
-    start = held.index(True)
-    began = start > 0 and watched[start - 1] is not None
-    return RunRow(first.uid, name, held, [sum(column) if column else None for column in sums], began, end, kept)
+    return RunRow(first.uid, name, held, [sum(column) if column else None for column in sums], False, end, kept)
 
 
 def draw_runs(rows: Sequence[RunRow], count: int, graphs: FrameGraphs) -> list[Line]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from msgspec.structs import replace
 
 from gpuwatch.history.history import History
+from gpuwatch.history.timeline import RecordedRun
 from gpuwatch.model.snapshot import Holding, Presence, Process, ProcessContext, Reason, Run, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.draw.lines import plain
@@ -17,13 +20,16 @@ from tests.support import builders
 from tests.support.builders import gpu, holding, process, snapshot
 
 
-def drawn(*seconds: Snapshot, most: int = 9, ascii_only: bool = False) -> list[str]:
+def drawn(
+    *seconds: Snapshot, most: int = 9, ascii_only: bool = False, recorded: Sequence[RecordedRun] = ()
+) -> list[str]:
     """The rows of GPU 0 after so many seconds of one minute, a cell each, without their initials."""
     history = History()
     for second, seen in enumerate(seconds):
         now = builders.at(seen, second)
         history.add(now, float(second))
     graphs = FrameGraphs(Frame(now, float(second), history.view), make_styles("gpuwatch-dark", ascii_only=ascii_only))
+    history.view.timeline.recorded = {gpu(0).key: recorded}
     graphs.set_span(60.0)
     graphs.fit(graphs.styles, 60 + AXIS)
     rows = draw_runs(*find_runs(now.gpus[0], graphs, most), graphs)
@@ -68,6 +74,18 @@ def test_processes_of_one_run_have_one_row_and_runs_without_a_row_are_counted() 
         holding(11, 30.0, sm=20), holding(12, 20.0, sm=20), holding(13, 1.0), processes=(*ranks, process(13, "ben"))
     )
     assert drawn(*[seen] * 30, most=1) == [" sweep 11 +1 ▒▒▒▒▒▒▒▒▒▒▒▒▒▒ +1"]
+
+
+def test_what_the_stores_have_of_a_run_has_dashes_and_comes_before_what_was_watched() -> None:
+    """A run that the timeline has too continues; of one that ended before there is its name and its time."""
+    begin = int(builders.EPOCH)
+    mine = RecordedRun(ADA.uid or 0, ADA.run_key, "train.py", ((begin, 20),), 1.0)
+    other = RecordedRun(1007, "8:8", "sweep.py", ((begin + 10, 5), (begin + 15, 5)), 90.0 * builders.GIB)
+    rows = drawn(*[NOBODY] * 25, *[ALONE] * 25, recorded=(mine, other))
+    assert rows == [
+        " " * 10 + "–" * 10 + " sweep.py" + " " * 21,
+        " train.py 11 –––––––     " + "█" * 25,
+    ]
 
 
 def test_a_process_that_has_ended_and_still_holds_memory_is_marked_where_it_ended() -> None:
