@@ -729,9 +729,9 @@ def _find_started(name: str, words: tuple[str, ...]) -> tuple[str, ...]:
             return words[place + 1 :]
         if has_modules and word in ("-m", "--module"):
             return ("-m", *words[place + 1 :])
-        is_script = word.endswith(_SCRIPTS) and not word.startswith("-")
-        is_path = place in own and word.startswith(_PATH_START) and not _NO_PROGRAM.fullmatch(word)
-        if is_script or is_path or is_python(word) or _executable_name(word) in _STARTED:
+        is_path = place in own and word.startswith(_PATH_START)
+        is_program = is_path or word.endswith(_SCRIPTS) or is_python(word) or _executable_name(word) in _STARTED
+        if is_program and not _NO_PROGRAM.fullmatch(word):
             return words[place:]
     paths = [place for place in places if words[place].startswith(_PATH_START)]
     plain = [place for place in own if not _NO_PROGRAM.fullmatch(words[place])]

@@ -42,7 +42,8 @@ KERNEL = "/run/user/1/jupyter/kernel-3f9a1c22-7777-4444-8888-abcdefabcdef.json"
         ("mpirun -n 4 gmx mdrun", "gmx mdrun"),
         ("mpirun -np 2 --bind-to none python train.py", "train.py"),
         ("srun -J train.py --gres=gpu:1 -m block python -u eval.py --n 3", "eval.py --n 3"),
-        ("srun --pty bash", "bash"),
+        ("srun --pty --time 10:00 bash", "bash"),
+        ("srun --time 10:00 --env x ./sim", "sim"),
         ("orted -mca ess env -mca x 1", "orted -mca ess env -mca x 1"),
         # wrappers
         ("uv run --with torch train.py --lr 1", "train.py --lr 1"),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpuwatch.analysis.rows import rows
 from gpuwatch.model.filters import ROW_GRAMMAR, Filter, FilterError, check_filter, find_next, parse_most
-from gpuwatch.model.snapshot import Idle, Presence, Process, Reason
+from gpuwatch.model.snapshot import Idle, Presence, Process, ProcessContext, Reason, Run
 from tests.support.builders import GIB, declares, gpu, holding, process, snapshot
 
 SAVED = {"big": "mem>30GiB", "Long": "idle>30m user:ada,ben", "wrong": "mem>3", "nested": "@big"}
@@ -126,3 +126,12 @@ def test_the_next_match_is_sought_round_the_end() -> None:
     assert find_next("....", lambda one: one == "x", 1, 1) is None
     assert find_next("", bool, 0, 1) is None
     assert find_next("x", bool, 0, 1) == 0
+
+
+@pytest.mark.parametrize("text", ["bin/python3", "enginecore", "meta/llama"])
+def test_text_is_sought_in_the_whole_line_and_in_what_is_shown_of_it(text: str) -> None:
+    server = process(11, "ada", command="/usr/bin/python3 /usr/bin/vllm serve meta/llama --port 1")
+    run = Run(key="1:1", name="vllm serve meta/llama", worker_of=11)
+    engine = process(12, "ada", command="VLLM::EngineCore", context=ProcessContext(run=run))
+    seen = rows(snapshot([gpu(0, holdings=[holding(11), holding(12)])], [server, engine]))
+    assert sum(map(Filter.parse(text), seen)) == 1 + (text == "meta/llama")
