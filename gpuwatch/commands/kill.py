@@ -27,7 +27,7 @@ from gpuwatch.commands.startup import check_snapshot, configured, first_snapshot
 from gpuwatch.kill.ending import IGNORES_INTERRUPT, Ending
 from gpuwatch.kill.outcome import Refusal, Refused
 from gpuwatch.kill.pinned import KillTarget, Pinner, make_pinner
-from gpuwatch.model.fields import Row
+from gpuwatch.model.fields import Row, brief_command
 from gpuwatch.model.snapshot import Snapshot, known
 from gpuwatch.sources.sampler_process import SamplerProcess
 from gpuwatch.sources.source import Source
@@ -134,7 +134,7 @@ def table(targets: Sequence[KillTarget], snapshot: Snapshot, uid: int, width: in
         TextColumn("GPU", gpus),
         TextColumn("GiB", memory),
         TextColumn("SM", busiest),
-        TextColumn("COMMAND", lambda target: shorten(target.process.command, _WIDEST_COMMAND), right=False),
+        TextColumn("COMMAND", lambda target: shorten(brief_command(target.process), _WIDEST_COMMAND), right=False),
     )
     return format_table(columns, targets, width=width)
 
