@@ -81,19 +81,6 @@ _PYTHON_WRAPPERS = _names("""
 """)
 """Python programs that run another script, which follows their own options."""
 
-_PREFIX_OPTIONS = {
-    **{"nice": "-n --adjustment", "env": "-u --unset -C --chdir", "timeout": "-s --signal -k --kill-after"},
-    **{"stdbuf": "-i -o -e --input --output --error", "ionice": "-c -n -p --class --classdata", "taskset": "-p"},
-    **{"numactl": "-C -N -m -i -p --physcpubind --cpunodebind --membind --interleave --preferred", "exec": "-a"},
-    **{"time": "-o -f --output --format", "sudo": "-u -g -p -C --user --group", "doas": "-u", "choom": "-n"},
-    **{"nohup": "", "setsid": "", "chrt": "", "unbuffer": "", "catchsegv": "", "command": "", "rlwrap": ""},
-    **{"strace": "-o -e -p -s -u", "ltrace": "-o -e -p -s -u", "proxychains4": "-f"},
-}
-"""Programs before whose command stand only options: those whose value is the next word."""
-
-_PREFIX_OPERANDS = {"timeout": 1, "taskset": 1, "chrt": 1}
-"""Words after the options and before the command: a duration, a mask, a priority."""
-
 _VERBS = {
     name: _names(verbs)
     for names, verbs in (
@@ -101,6 +88,8 @@ _VERBS = {
         ("accelerate accelerate.commands.accelerate_cli", "launch"),
         ("apptainer singularity enroot", "exec run start"),
         ("nsys memray py-spy coverage", "profile run record start"),
+        ("nice nohup env timeout time stdbuf ionice numactl taskset setsid chrt unbuffer catchsegv choom rlwrap", ""),
+        ("sudo doas exec command strace ltrace proxychains4", ""),
         ("uvx ncu nvprof compute-sanitizer firejail bwrap systemd-run", ""),
     )
     for name in names.split()
@@ -629,9 +618,9 @@ _MOST_WRAPPERS = 8
 
 _PATH_START = ("/", "./", "../", "~/")
 _SCRIPTS = (".py", ".sh", ".ipynb", ".jl", ".R")
-_STARTED = SHELLS | _PREFIX_OPTIONS.keys() | LAUNCHERS.keys() | _MODEL_SERVERS.keys() | _VERBS.keys()
+_STARTED = SHELLS | LAUNCHERS.keys() | _MODEL_SERVERS.keys() | _VERBS.keys()
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
-_NO_PROGRAM = re.compile(r"[-+].*|[\d.,:-]+[smhd]?|[A-Za-z_]\w*=.*|.*\.(?:sif|simg|sqsh)")
+_NO_PROGRAM = re.compile(r"[-+].*|0x[\da-f]+|[\d.,:-]+[smhd]?|[A-Za-z_]\w*=.*|.*\.(?:sif|simg|sqsh)")
 _REDIRECTION = re.compile(r"[12&]?>>?(?:&[12-]|\s*[^\s;&|]+)|<\s*[^\s;&|<(]+")
 _COMMON_SCRIPTS = _names("__main__.py main.py app.py run.py server.py")
 """Scripts that only their folder tells apart."""
@@ -690,24 +679,12 @@ def _find_inner(argv: tuple[str, ...]) -> tuple[str, ...]:
         words = _shell_words(argv)
         is_script = bool(words) and words[0].startswith("-")
         return _find_in_script("".join(words[1:2])) if is_script else words
-    if name in _PREFIX_OPTIONS:
-        return _skip_options(name, arguments)
     starts = name in _VERBS or name.removesuffix(".py") in _PYTHON_WRAPPERS or _is_debugger(argv)
     if (starts or (name in LAUNCHERS and name not in _DAEMONS)) and (found := _find_started(name, arguments)):
         return found
     if source is not None and source.kind is SourceKind.FILE:
         return (source.text, *arguments)
     return ("-m", source.text, *arguments) if source is not None and source.kind is SourceKind.MODULE else ()
-
-
-def _skip_options(name: str, arguments: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the command after the options of `nice`, `env` and the like."""
-    place, valued = 0, _PREFIX_OPTIONS[name].split()
-    while place < len(arguments) and ((word := arguments[place]).startswith("-") or _ASSIGNMENT.match(word)):
-        place += 1 + (word in valued)
-        if word == "--":
-            break
-    return arguments[place + _PREFIX_OPERANDS.get(name, 0) :]
 
 
 def _find_started(name: str, words: tuple[str, ...]) -> tuple[str, ...]:
@@ -720,7 +697,7 @@ def _find_started(name: str, words: tuple[str, ...]) -> tuple[str, ...]:
         if verb is None:
             return ()
         words = words[verb + 1 :]
-    has_modules = LAUNCHERS.get(name) not in ("srun", "mpirun")
+    has_modules = LAUNCHERS.get(name, name) not in ("srun", "mpirun", "numactl")
     places = [place for place, _ in enumerate(words) if not place or words[place - 1] not in _NAME_OPTIONS]
     own = [place for place in places if not place or not re.fullmatch("-[^=]*", words[place - 1])]
     for place in places:
