@@ -268,12 +268,13 @@ def headline(gpu: Gpu, graphs: FrameGraphs, width: int) -> Line:
 def _meter(part: float, cells: int, styles: StyleSet) -> list[Span]:
     """Draw a part of 1 as a bar of `cells` cells between two edges."""
     glyphs = styles.glyphs
+    filled = styles.filled._replace(background=styles("text", "track").background)
     edges = ("[", "]") if glyphs.ascii else ("▕", "▏")
     eighths = round(min(1.0, part) * cells * 8)
     whole = eighths // 8
     bar = ("█" if glyphs.eighths else glyphs.fill) * whole
     bar += glyphs.eighths[eighths % 8 - 1] if glyphs.eighths and eighths % 8 else ""
-    builder = LineBuilder(styles).write(edges[0], "faint").write(bar, styles("muted", "track"))
+    builder = LineBuilder(styles).write(edges[0], "faint").write(bar, filled)
     return builder.write(" " * (cells - len(bar)), styles("faint", "track")).write(edges[1], "faint").spans
 
 
@@ -461,7 +462,7 @@ def _links(gpu: Gpu, graphs: FrameGraphs) -> list[Fact]:
     facts = []
     for link, named in links:
         read = [(words, GPU[f"{link}_{way}"].describe(gpu)) for way, words in (("rx", "received"), ("tx", "sent"))]
-        rates = [f"{words} {value}" for words, value in read if isinstance(value, str) and value]
+        rates = [f"{words} {value}" for words, value in read if value and not isinstance(value, Reason)]
         facts.append(replace(named, value=", ".join([named.value, *rates])))
     return facts
 

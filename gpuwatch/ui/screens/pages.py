@@ -12,7 +12,7 @@ from gpuwatch.model.fields import Row, RowKey
 from gpuwatch.model.snapshot import Gpu
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.draw.footer import Hint
-from gpuwatch.ui.draw.gpu_pages import ProcessBlock, gpu_page
+from gpuwatch.ui.draw.gpu_pages import METERS, ProcessBlock, gpu_page
 from gpuwatch.ui.draw.gpus_page import GpuBands, gpus_page
 from gpuwatch.ui.draw.process_page import held_by, process_page
 from gpuwatch.ui.draw.sheet import Canvas, Placed, SheetPage
@@ -33,7 +33,6 @@ class GpuScreen(FrameSheet):
         Binding("up,k", "move(-1)", "up", show=False, id="gpu.up", tooltip="The process above"),
         Binding("g", "next_gpu", "next GPU", id="gpu.next", tooltip="The page of the next GPU"),
     ]
-    LEFT = 0.63
 
     def __init__(
         self,
@@ -65,6 +64,10 @@ class GpuScreen(FrameSheet):
 
     def observe(self) -> None:
         self._gpu = next((gpu for gpu in self.frame.snapshot.gpus if gpu.key == self._gpu_key), self._gpu)
+
+    @property
+    def canvas(self) -> Canvas:
+        return super().canvas._replace(left=0.63 if self.app.size.width >= METERS else 0.55)
 
     def make_page(self, canvas: Canvas) -> SheetPage:
         strays = {stray.key: stray for stray in actions_of(self).strays_of(self.frame).strays}
