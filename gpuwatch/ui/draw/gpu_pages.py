@@ -74,7 +74,7 @@ class ProcessBlock(ItemCursor[Row]):
         field_column(PROCESS["user"], 8, gap=1),
         field_column(PROCESS["pid"], 7, role="muted"),
         field_column(PROCESS["memory"], 6, role="strong"),
-        Column("limit", "used/decl. %", 10, gap=2),
+        Column("limit", "used/decl.", 10, gap=2),
         field_column(PROCESS["sm"], 6),
         field_column(PROCESS["idle"], 7, role="muted", gap=1),
         field_column(PROCESS["command"], 0, gap=2),

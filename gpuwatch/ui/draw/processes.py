@@ -56,11 +56,7 @@ _REST: Final = Column("rest", "", 0, right=False)
 """Blank end of the line where the command is not shown."""
 _HELD_ALONE: Final = replace(COLUMNS["used"], title="mem %", cells=8)
 """Column of what is used where no limit is known, and no absence of one."""
-_USED: Final = {
-    Form.MEDIUM: replace(COLUMNS["used"], title="used/decl. %", cells=13),
-    Form.COMPACT: replace(COLUMNS["used"], title="used/decl.", cells=12),
-}
-"""That column where it is narrower than its title."""
+_SHORT_USED: Final = replace(COLUMNS["used"], title="used/decl.", cells=12)
 _LEAST_COMMAND: Final = 10
 """Cells that are kept for the command."""
 
@@ -85,7 +81,7 @@ def columns(
     fitted = {
         "swatch": replace(COLUMNS["swatch"], gap=2 - lettered),
         "user": replace(COLUMNS["user"], cells=users, gap=int(lettered)),
-        "used": _USED.get(form, COLUMNS["used"]),
+        "used": COLUMNS["used"] if form is Form.FULL else _SHORT_USED,
         "idle": replace(COLUMNS["idle"], cells=8 + glyphs.ascii),  # `>=10h02m` takes a cell more than `≥10h02m`
     }
     if not chosen:
