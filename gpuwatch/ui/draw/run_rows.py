@@ -51,7 +51,9 @@ def find_runs(gpu: Gpu, graphs: FrameGraphs, most: int) -> tuple[list[RunRow], i
         values = columns(graphs.read(gpu.key, process_owner(*process.key), Metric.MEMORY, stacked=True), cells)
         if any(value is not None for value in values):
             memory[process.pid] = values
-            runs.setdefault((process.uid, process.run_key), []).append(process)
+            alone = f"{process.pid}:{process.start}"  # what still holds memory is not hidden behind those that run
+            run_key = alone if process.presence is Presence.GONE else process.run_key
+            runs.setdefault((process.uid, run_key), []).append(process)
     watched = columns(graphs.read(gpu.key, "", Metric.USED, stacked=True), cells)
 
     def peak(processes: Sequence[Process]) -> float:

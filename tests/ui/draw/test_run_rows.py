@@ -95,3 +95,7 @@ def test_a_process_that_has_ended_and_still_holds_memory_is_marked_where_it_ende
     (row,) = drawn(*[alive] * 24, *[after] * 30)
     assert row.startswith(" train.py 11 ██████████✝")
     assert row[23:] == "✝ ended, holds 30.0 GiB ·······"
+    run = ProcessContext(run=Run(name="sweep", key="7:7"))
+    ranks = replace(gone, context=run), replace(BEN, context=run)
+    both = held(holding(11, 30.0), holding(12, 1.0, sm=0), processes=ranks)
+    assert [row[:9].strip() for row in drawn(*[both] * 40)] == ["✝ sweep 1", "sweep 12"]
