@@ -155,7 +155,7 @@ def gpu_page(
     room, two_columns = canvas.room(notice), canvas.two_columns
     held = [row for row in rows(frame.snapshot, frame.history) if row.gpu.key == gpu.key]
     processes.update_rows(sorted(held, key=lambda row: -(number(row.holding.memory) or 0.0)))
-    processes.over = overshoots(frame.alerts)
+    processes.over = overshoots((*frame.alerts, *frame.early))
     processes.reserved = [
         f"{promise.user} {promise_words(promise, frame.snapshot.taken)}: {gib(promise.bytes)} GiB not taken yet"
         for promise in gpu.promises

@@ -148,7 +148,7 @@ class _Band:
             *self._bands.plot(gpu, self._memory, styles, self._cells, rows - low, self._column),
             *self._bands.plot(gpu, use, styles, self._cells, low, self._column),
         ]
-        mark, role, _ = state_of(self._view, gpu, self._width)
+        mark, role, _ = state_of(self._view, gpu, self._width) if self._column is None else (" ", "text", ())
         bar, figures, lines = "|" if styles.glyphs.ascii else "┃" if self._is_chosen else "│", self._figures(rows), []
         for row in range(rows):
             builder = LineBuilder(styles, self._background if row == 0 else "base")
@@ -256,7 +256,7 @@ class _Band:
     def _over(self) -> dict[str, Severity]:
         """Return the severity of the worst overshoot of owners who hold more than they declared."""
         frame, key = self._graphs.frame, self._gpu.key
-        over, worst = overshoots(frame.alerts), dict[str, Severity]()
+        over, worst = overshoots((*frame.alerts, *frame.early)), dict[str, Severity]()
         for owner in frame.holdings.owners(self._gpu):
             for one in owner.processes:
                 if (found := over.get((key, one.process.pid))) is not None:

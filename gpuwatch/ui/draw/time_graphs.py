@@ -407,7 +407,7 @@ class FrameGraphs(TimeGraphs):
 
     def event_line(self, events: Sequence[Alert], width: int) -> Line:
         """Draw the newest events beside each other, as far as there is room; the last one may be cut."""
-        builder = LineBuilder(self.styles)
+        builder = LineBuilder(self.styles).write("" if events else "no event in this time", "faint")
         for alert, *_ in fold_repeats(events, newest=True):
             if builder.cells and width - builder.cells < _LEAST_EVENT:
                 break
