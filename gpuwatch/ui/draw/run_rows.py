@@ -51,7 +51,9 @@ def find_runs(gpu: Gpu, graphs: FrameGraphs, most: int) -> tuple[list[RunRow], i
         values = columns(graphs.read(gpu.key, process_owner(*process.key), Metric.MEMORY, stacked=True), cells)
         if any(value is not None for value in values):
             memory[process.pid] = values
-            runs.setdefault((process.uid, process.run_key), []).append(process)
+            alone = f"{process.pid}:{process.start}"  # what still holds memory is not hidden behind those that run
+            run_key = alone if process.presence is Presence.GONE else process.run_key
+            runs.setdefault((process.uid, run_key), []).append(process)
     watched = columns(graphs.read(gpu.key, "", Metric.USED, stacked=True), cells)
 
     def peak(processes: Sequence[Process]) -> float:
@@ -71,7 +73,7 @@ def find_runs(gpu: Gpu, graphs: FrameGraphs, most: int) -> tuple[list[RunRow], i
         else:
             run = recorded[key]
             graphs.styles.add_people({run.uid: timeline.user_name(user_owner(run.uid)) or str(run.uid)})
-            row = RunRow(run.uid, run.name, held, [None] * cells, began=False)
+            row = RunRow(run.uid, _fit_name(run.name, graphs.styles), held, [None] * cells, began=False)
         start = row.held.index(True)
         found.append(row._replace(began=start > 0 and watched[start - 1] is not None))
     return found, len(peaks)
@@ -101,13 +103,9 @@ def _run_row(
     first = max(processes, key=lambda one: max(value or 0.0 for value in memory[one.pid]))
     more = f" +{len(processes) - 1}" if len(processes) > 1 else ""
     run_name = first.run.name if first.run is not None else ""
-    glyphs = graphs.styles.glyphs
     # The words of a command that has ended say that it has.
     shown = run_name or (brief_command(replace(first, presence=Presence.SEEN)) if first.command else first.name)
-    if glyphs.ascii or cell_len(shown) != len(shown):
-        shown = spell_signs(shown).encode("ascii", "replace").decode("ascii")
-    shown = fit(shown, _NAME, ellipsis=glyphs.ellipsis).rstrip()
-    name = f"{shown} {first.pid}{more}".lstrip()
+    name = f"{_fit_name(shown, graphs.styles)} {first.pid}{more}".lstrip()
     gone = [one for one in processes if one.presence is Presence.GONE]
     end, kept = None, ""
     if len(gone) == len(processes):
@@ -128,6 +126,13 @@ def _run_row(
         ]
         end = max(last, default=-1)
     return RunRow(first.uid, name, held, [sum(column) if column else None for column in sums], False, end, kept)
+
+
+def _fit_name(name: str, styles: StyleSet) -> str:
+    """Return a name of at most `_NAME` characters, of which each takes one cell."""
+    if styles.glyphs.ascii or cell_len(name) != len(name):
+        name = spell_signs(name).encode("ascii", "replace").decode("ascii")
+    return fit(name, _NAME, ellipsis=styles.glyphs.ellipsis).rstrip()
 
 
 def draw_runs(rows: Sequence[RunRow], count: int, graphs: FrameGraphs) -> list[Line]:

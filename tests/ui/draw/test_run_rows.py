@@ -80,10 +80,10 @@ def test_what_the_stores_have_of_a_run_has_dashes_and_comes_before_what_was_watc
     """A run that the timeline has too continues; of one that ended before there is its name and its time."""
     begin = int(builders.EPOCH)
     mine = RecordedRun(ADA.uid or 0, ADA.run_key, "train.py", ((begin, 20),), 1.0)
-    other = RecordedRun(1007, "8:8", "sweep.py", ((begin + 10, 5), (begin + 15, 5)), 90.0 * builders.GIB)
+    other = RecordedRun(1007, "8:8", "掃-floors.py", ((begin + 10, 5), (begin + 15, 5)), 90.0 * builders.GIB)
     rows = drawn(*[NOBODY] * 25, *[ALONE] * 25, recorded=(mine, other))
     assert rows == [
-        " " * 10 + "–" * 10 + " sweep.py" + " " * 21,
+        " " * 10 + "–" * 10 + " ?-floors.py" + " " * 18,
         " train.py 11 –––––––     " + "█" * 25,
     ]
 
@@ -95,3 +95,7 @@ def test_a_process_that_has_ended_and_still_holds_memory_is_marked_where_it_ende
     (row,) = drawn(*[alive] * 24, *[after] * 30)
     assert row.startswith(" train.py 11 ██████████✝")
     assert row[23:] == "✝ ended, holds 30.0 GiB ·······"
+    run = ProcessContext(run=Run(name="sweep", key="7:7"))
+    ranks = replace(gone, context=run), replace(BEN, context=run)
+    both = held(holding(11, 30.0), holding(12, 1.0, sm=0), processes=ranks)
+    assert [row[:9].strip() for row in drawn(*[both] * 40)] == ["✝ sweep 1", "sweep 12"]
