@@ -238,7 +238,7 @@ def test_the_way_out_is_what_all_of_the_wanted_gpus_have_left() -> None:
     cards = [gpu(0, used_gib=40.05), gpu(1, used_gib=60), gpu(2, used_gib=78.5), gpu(3, health=Health.LOST)]
     offers = find_offers(snapshot(cards), Request(memory=LEAST))
     assert way_out(offers, 1) == "GPU 0 has 39.0 GiB left: `--memory 39GiB` or `--share 0.4`"
-    assert way_out(offers, 2) == "GPUs 0,1 have 19.1 GiB left or more: `--memory 19GiB` or `--share 0.2`"
+    assert way_out(offers, 2) == "GPUs 0-1 have 19.1 GiB left or more: `--memory 19GiB` or `--share 0.2`"
     assert way_out(offers, 3) == ""
     few = find_offers(snapshot([gpu(0, used_gib=75)]), Request(memory=LEAST))
     assert way_out(few, 1) == "GPU 0 has 4.1 GiB left: `--memory 4GiB`"
