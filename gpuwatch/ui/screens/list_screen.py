@@ -192,6 +192,9 @@ class ListScreen(FullScreen, Generic[L, R]):
         notice = wrap(self.notice(), max(1, width - 2))[: max(0, height - 3)]
         room = max(1, height - 1 - len(notice) - footer - detail)
         notes = [line for words in self.notes() for line in wrap(words, max(1, min(120, width - 4)))]
+        most = room - rows.titled - len(rows.found) - 1 - _LEAST_DETAIL
+        if 0 < most < len(notes):  # what is known of the row counts more than the end of the notes
+            notes = [*notes[: most - 1], f"{notes[most - 1]} {styles.glyphs.ellipsis}"]
         spare = max(0, room - rows.titled - len(rows.found) - len(notes) - bool(notes)) if rows.found else 0
         if detail or spare >= _LEAST_DETAIL:
             room, detail = room - spare, detail + spare
