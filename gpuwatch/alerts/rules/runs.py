@@ -21,7 +21,7 @@ from gpuwatch.model.snapshot import Process, number
 
 RUN_ENDED: Final = "run ended"
 LEAST: Final = 600.0
-"""Seconds for which a run must have held a GPU."""
+"""Seconds from the start of a run to the last time it held a GPU: what was shorter is not noted."""
 SURE: Final = 10.0
 """Seconds without a living process after which a run has ended."""
 
@@ -35,9 +35,8 @@ class _Run(msgspec.Struct, kw_only=True, eq=False):
     user: str
     began: float
     """Start of its oldest process."""
-    since: float
-    """Time from which on it held a GPU, its start where that was not seen; `last` is until when."""
     last: float
+    """Time at which it held a GPU the last time."""
     peak: float = 0.0
     """Most bytes that it held at once on all GPUs; 0 where no size is known."""
     use: Use = NO_USE
@@ -57,8 +56,6 @@ class RunFollower:
         self._runs: list[_Run] = []
         self._living: dict[tuple[int, int], _Run] = {}
         """Runs by PID and start time of their processes that live, and of their launchers."""
-        self._first: frozenset[tuple[int, int]] | None = None
-        """Processes of the first snapshot with GPUs; None before it."""
 
     def _find_ended(self, context: RuleContext) -> Iterator[Observation]:
         """Add a snapshot, and find the runs that have ended with it."""
@@ -70,13 +67,11 @@ class RunFollower:
             if run.gone is not None and now - run.gone >= SURE:
                 ended.append(run)
         self._runs = [run for run in self._runs if run not in ended]
-        yield from (_ended(context, run) for run in ended if run.last - run.since >= LEAST)
+        yield from (_ended(context, run) for run in ended if run.last - run.began >= LEAST)
 
     def _add(self, context: RuleContext) -> set[tuple[int, int]]:
         """Add what runs hold; return the processes that the driver has just listed: these live."""
         snapshot, history, seen = context.snapshot, context.history, set[tuple[int, int]]()
-        if snapshot.gpus and self._first is None:
-            self._first = frozenset(one.key for one in snapshot.processes)
         runs = {
             one.pid: self._run_of(one, snapshot.taken, history.now)
             for one in snapshot.processes
@@ -102,9 +97,8 @@ class RunFollower:
             began = now - max(0.0, taken - (process.started or taken))
             found = next((one for one in self._runs if one.key == process.run_key), None)
             if found is None:
-                since = began if process.key in (self._first or ()) else now
                 name = (run.name if run else "") or process.name
-                found = _Run(key=process.run_key, name=name, user=process.user, began=began, since=since, last=since)
+                found = _Run(key=process.run_key, name=name, user=process.user, began=began, last=began)
                 self._runs.append(found)
             found.began = min(found.began, began)
             self._living[process.key] = found
