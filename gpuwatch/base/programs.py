@@ -22,6 +22,11 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+def _commands(*rows: tuple[str, str, str]) -> Mapping[str, tuple[str, frozenset[str]]]:
+    """Return label and subcommands by name; a row has the label, the names, and the subcommands, empty for any."""
+    return {name: (label, _names(verbs)) for label, names, verbs in rows for name in names.split()}
+
+
 # -- shells, terminals and managers --------------------------------------------------------------------------------
 
 SHELLS = _names("sh bash dash zsh fish ksh mksh ksh93 tcsh csh ash rbash nu elvish busybox pwsh xonsh")
@@ -81,20 +86,16 @@ _PYTHON_WRAPPERS = _names("""
 """)
 """Python programs that run another script, which follows their own options."""
 
-_VERBS = {
-    name: _names(verbs)
-    for names, verbs in (
-        ("uv conda mamba micromamba poetry pipenv hatch pixi rye pdm fabric colossalai", "run"),
-        ("accelerate accelerate.commands.accelerate_cli", "launch"),
-        ("apptainer singularity enroot", "exec run start"),
-        ("nsys memray py-spy coverage", "profile run record start"),
-        ("nice nohup env timeout time stdbuf ionice numactl taskset setsid chrt unbuffer catchsegv choom rlwrap", ""),
-        ("sudo doas exec command strace ltrace proxychains4", ""),
-        ("uvx ncu nvprof compute-sanitizer firejail bwrap systemd-run", ""),
-    )
-    for name in names.split()
-}
-"""Wrappers with options of which not all are known here, and the subcommands that start a command; none for all."""
+_STARTERS = _commands(
+    ("", "uv conda mamba micromamba poetry pipenv hatch pixi rye pdm fabric colossalai", "run"),
+    ("", "accelerate accelerate.commands.accelerate_cli", "launch"),
+    ("", "apptainer singularity enroot", "exec run start"),
+    ("", "nsys memray py-spy coverage", "profile run record start"),
+    ("", "nice nohup env timeout time stdbuf ionice numactl taskset setsid chrt unbuffer catchsegv choom rlwrap", ""),
+    ("", "sudo doas exec command strace ltrace proxychains4", ""),
+    ("", "uvx ncu nvprof compute-sanitizer firejail bwrap systemd-run", ""),
+)
+"""Wrappers and launchers whose command follows their options, or their subcommand."""
 
 _DAEMONS = _names("raylet orted prted prte mpispawn hydra_pmi_proxy hydra_bstrap_proxy")
 """Launchers that name no command: another program tells them what to start."""
@@ -110,10 +111,9 @@ _SETUP_COMMANDS = _names("""
 """)
 """Commands of a shell's script that are not what it is there for."""
 
-_AGENTS = {
-    **{"ray": ("start",), "clearml-agent": ("daemon",), "clearml_agent": ("daemon",), "hq": ("worker",)},
-    "prefect": ("worker", "agent"),
-}
+_AGENTS = _commands(
+    ("", "ray", "start"), ("", "hq prefect", "worker agent"), ("", "clearml-agent clearml_agent", "daemon")
+)
 """Programs with subcommands that run one job after another."""
 
 MONITORS = _names("gpuwatch nvidia-smi nvitop nvtop gpustat nv-hostengine nvidia-persistenced Xorg all-smi")
@@ -192,12 +192,6 @@ SCHEDULERS = (
 Running Jobs")."""
 
 # -- servers -------------------------------------------------------------------------------------------------------
-
-
-def _commands(*rows: tuple[str, str, str]) -> Mapping[str, tuple[str, frozenset[str]]]:
-    """Return label and subcommands by name; a row has the label, the names, and the subcommands, empty for any."""
-    return {name: (label, _names(verbs)) for label, names, verbs in rows for name in names.split()}
-
 
 _MODEL_SERVERS = _commands(
     ("vLLM", "vllm vllm.entrypoints.cli.main", "serve"),
@@ -577,16 +571,11 @@ def find_role(argv: tuple[str, ...], comm: str = "") -> Role:
     if name in LAUNCHERS:
         return Role.LAUNCHER
     if name in SHELLS:
-        return Role.WRAPPER if _has_script(argv) else Role.BOUNDARY
+        return Role.WRAPPER if _shell_words(argv) else Role.BOUNDARY  # an interactive one has no script
     if name in WRAPPERS or name in USER_SWITCHES or _is_debugger(argv):
         return Role.WRAPPER
-    agent = any(word in _AGENTS.get(name, ()) for word in argv[1:4])
-    return Role.BOUNDARY if agent or is_boundary(name) or is_notebook_server(argv) else Role.MEMBER
-
-
-def _has_script(argv: tuple[str, ...]) -> bool:
-    """Return whether a shell has a script or command to run; else it is interactive."""
-    return bool(_shell_words(argv))
+    is_agent = name in _AGENTS and not _AGENTS[name][1].isdisjoint(argv[1:4])
+    return Role.BOUNDARY if is_agent or is_boundary(name) or is_notebook_server(argv) else Role.MEMBER
 
 
 def _shell_words(argv: tuple[str, ...]) -> tuple[str, ...]:
@@ -618,7 +607,7 @@ _MOST_WRAPPERS = 8
 
 _PATH_START = ("/", "./", "../", "~/")
 _SCRIPTS = (".py", ".sh", ".ipynb", ".jl", ".R")
-_STARTED = SHELLS | LAUNCHERS.keys() | _MODEL_SERVERS.keys() | _VERBS.keys()
+_STARTED = SHELLS | LAUNCHERS.keys() | _MODEL_SERVERS.keys() | _STARTERS.keys()
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _NO_PROGRAM = re.compile(r"[-+].*|0x[\da-f]+|[\d.,:-]+[smhd]?|[A-Za-z_]\w*=.*|.*\.(?:sif|simg|sqsh)")
 _REDIRECTION = re.compile(r"[12&]?>>?(?:&[12-]|\s*[^\s;&|]+)|<\s*[^\s;&|<(]+")
@@ -679,7 +668,7 @@ def _find_inner(argv: tuple[str, ...]) -> tuple[str, ...]:
         words = _shell_words(argv)
         is_script = bool(words) and words[0].startswith("-")
         return _find_in_script("".join(words[1:2])) if is_script else words
-    starts = name in _VERBS or name.removesuffix(".py") in _PYTHON_WRAPPERS or _is_debugger(argv)
+    starts = name in _STARTERS or name.removesuffix(".py") in _PYTHON_WRAPPERS or _is_debugger(argv)
     if (starts or (name in LAUNCHERS and name not in _DAEMONS)) and (found := _find_started(name, arguments)):
         return found
     if source is not None and source.kind is SourceKind.FILE:
@@ -692,7 +681,8 @@ def _find_started(name: str, words: tuple[str, ...]) -> tuple[str, ...]:
 
     Else the first path, else the first word that is neither an option, its value, nor a number.
     """
-    if verbs := _VERBS.get(name):
+    _, verbs = _STARTERS.get(name, ("", frozenset()))
+    if verbs:
         verb = next((place for place, word in enumerate(words[:8]) if word in verbs), None)
         if verb is None:
             return ()
