@@ -176,9 +176,9 @@ def severity_of(value: float, warning: float, critical: float) -> Severity | Non
 # -- words --------------------------------------------------------------------------------------------------------
 
 
-def joined(*parts: str) -> str:
+def joined(*parts: str, between: str = " · ") -> str:
     """Join the parts that are not empty: `a · b`."""
-    return " · ".join(filter(None, parts))
+    return between.join(filter(None, parts))
 
 
 def and_more(names: Sequence[str], total: int) -> str:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from gpuwatch.alerts.limits import Allowances
+from gpuwatch.alerts.rule import joined
 from gpuwatch.alerts.rules.shares import allowance
 from gpuwatch.base.units import ranges, size
 from gpuwatch.model.shares import LimitUsage, is_conclusive, limit_usages
@@ -88,7 +89,7 @@ def explain_process(process: Process, snapshot: Snapshot, allowances: Allowances
         for one in declared.declarations:
             if one.kind is Kind.DEFAULT and one.effective:
                 words = one.text.removeprefix(f"default of {one.framework}: ")
-                points.append(Point("default", words, _joined(one.framework, one.why, between="; ")))
+                points.append(Point("default", words, joined(one.framework, one.why, between="; ")))
     points += _holdings(process, snapshot, allowances)
     if declared is not None:
         points += (Point("hint", hint.words) for hint in declared.hints)
@@ -122,27 +123,27 @@ def _sees(declared: Declared, names: Mapping[str, str]) -> Point:
         return Point("sees", "not known", declared.unseen)
     said = visible.text or "not set, so all are visible"
     gpus = ", ".join(f"cuda:{place} → {names.get(uuid, uuid)}" for place, uuid in enumerate(visible.gpus))
-    return Point("sees", gpus or "no GPU", _joined(said, visible.where, order_words(visible), visible.note))
+    return Point("sees", gpus or "no GPU", joined(said, visible.where, order_words(visible), visible.note))
 
 
 def _declaration(one: Declaration, names: Mapping[str, str]) -> Point:
     holds = one.effective and bool(one.limits)
     label = "declared" if holds else "possible" if one.condition else "also set"
     place = f"{one.where}:{one.line}" if one.line else one.where
-    effect = _joined("in effect" if one.effective else "not in effect", one.why, between=": ")
+    effect = joined("in effect" if one.effective else "not in effect", one.why, between=": ")
     if one.condition or (one.effective and not one.limits and one.why):
         effect = one.why
-    aside = _joined(one.text or one.channel, place, one.framework, one.confidence.value, effect)
+    aside = joined(one.text or one.channel, place, one.framework, one.confidence.value, effect)
     amount, scope = _amount(one), f"counted together as {one.scope}" if one.scope else ""
     if one.basis is Basis.BYTES and set(one.limits.values()) == {one.value}:  # to print the bytes once is enough
-        value = _joined(f"{amount} on {_gpus(one.limits, names)}", scope, between=", ")
+        value = joined(f"{amount} on {_gpus(one.limits, names)}", scope, between=", ")
     else:
         by_size: defaultdict[int, list[str]] = defaultdict(list)
         for uuid, bytes_ in one.limits.items():
             by_size[bytes_].append(uuid)
         limits = "; ".join(f"{size(bytes_)} on {_gpus(uuids, names)}" for bytes_, uuids in by_size.items())
-        value = _joined(amount, limits, scope, between=", ")
-    return Point(label, _joined(value, one.condition, between=" "), aside)
+        value = joined(amount, limits, scope, between=", ")
+    return Point(label, joined(value, one.condition, between=" "), aside)
 
 
 def _amount(one: Declaration) -> str:
@@ -196,10 +197,6 @@ def _verdict(standing: LimitUsage, gpu: Gpu, people: Mapping[int, Process], allo
     return f"{whose}{size(over)} over {whole}, {within} the allowance of {size(room)}"
 
 
-def _joined(*parts: str, between: str = " · ") -> str:
-    return between.join(filter(None, parts))
-
-
 # ---------------------------------------------------------------------------------------------------------------
 # What it runs in
 
@@ -236,14 +233,14 @@ def context_points(process: Process) -> list[Point]:
 def _describe_container(container: Container) -> str:
     """Return a container in words: `docker vllm-llama (3f9a1c0b77d2)`."""
     number = f"({container.id})" if container.name and container.id else container.id
-    return _joined(container.runtime, container.name, number, between=" ")
+    return joined(container.runtime, container.name, number, between=" ")
 
 
 def _describe_notebook(notebook: Notebook) -> str:
     """Return a notebook, its kernel and its server in words."""
     server = f"server {notebook.server}" if notebook.server is not None else ""
     server = "its server has ended" if notebook.left else server
-    return _joined(notebook.path, f"kernel {notebook.kernel}" if notebook.kernel else "", server) or "a kernel"
+    return joined(notebook.path, f"kernel {notebook.kernel}" if notebook.kernel else "", server) or "a kernel"
 
 
 def _describe_pane(pane: Pane) -> str:
@@ -251,7 +248,7 @@ def _describe_pane(pane: Pane) -> str:
     session = f"{pane.program} session {pane.session}" if pane.session else pane.program
     kind = "pane" if pane.window.startswith("%") else "window"
     ended = "which has ended" if pane.alive is False else ""
-    return _joined(session, f"{kind} {pane.window}" if pane.window else "", ended, between=", ")
+    return joined(session, f"{kind} {pane.window}" if pane.window else "", ended, between=", ")
 
 
 def _describe_run(run: Run) -> str:
@@ -259,4 +256,4 @@ def _describe_run(run: Run) -> str:
     rank = f"rank {run.rank}" + (f" of {run.world}" if run.world else "") if run.rank is not None else ""
     worker = f"worker of {run.worker_of}" if run.worker_of is not None else ""
     began = f"began with {run.head}" if run.head and run.head != run.worker_of else ""
-    return _joined(run.name, run.launcher, rank, worker, "its run has ended" if run.orphaned else began)
+    return joined(run.name, run.launcher, rank, worker, "its run has ended" if run.orphaned else began)
