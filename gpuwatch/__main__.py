@@ -12,7 +12,6 @@ import contextlib
 import gc
 import os
 import sys
-from collections.abc import Sequence
 
 if "typing_extensions" not in sys.modules:
     # msgspec prefers it to typing, which has the same names since Python 3.11: without it a start takes 10 ms less.
@@ -53,7 +52,7 @@ def _run() -> int:
     gc.set_threshold(SELDOM)
     try:
         _open_closed()
-        if _wants_sampler(ours):
+        if _WITHOUT_DRIVER.isdisjoint(ours) and not any(word.startswith("--host=") for word in ours):
             from gpuwatch.sources.sampler_process import SamplerProcess
 
             sampler = SamplerProcess(command=_run_sampler)
@@ -74,11 +73,6 @@ def _run_sampler() -> None:
     from gpuwatch.sampler.__main__ import main
 
     main([])
-
-
-def _wants_sampler(words: Sequence[str]) -> bool:
-    """Return whether a command line seems to need a sampler."""
-    return _WITHOUT_DRIVER.isdisjoint(words) and not any(word.startswith("--host=") for word in words)
 
 
 def _open_closed() -> None:

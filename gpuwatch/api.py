@@ -7,7 +7,6 @@ import math
 import os
 import time
 import weakref
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +23,7 @@ from gpuwatch.config import load
 from gpuwatch.config.types import Config
 from gpuwatch.model import snapshot as model
 from gpuwatch.model.fields import brief_command
+from gpuwatch.model.holdings import Holdings
 from gpuwatch.model.snapshot import Reading, Reason, SourceState, known
 from gpuwatch.recorder.recording import Recording
 from gpuwatch.sources.source import Source
@@ -70,16 +70,12 @@ class Snapshot(model.Snapshot, frozen=True, kw_only=True):
 
 
 def _judged(found: model.Snapshot, allowances: Allowances | None = None) -> Snapshot:
-    held: defaultdict[int, list[tuple[int, Reading]]] = defaultdict(list)
-    for gpu in found.gpus:
-        for holding in gpu.holdings:
-            held[holding.pid].append((gpu.index, holding.memory))
-    processes = []
+    held, processes = Holdings(found).by_process, []
     for one in found.processes:
-        sizes = [size for _, size in held[one.pid]]
+        parts = held.get(one.key, ())
+        sizes = [holding.memory for part in parts for holding in part.holdings] or [Reason.NO_SAMPLE]
         memory = next((size for size in sizes if not known(size)), sum(size for size in sizes if known(size)))
-        gpus = tuple(sorted({index for index, _ in held[one.pid]}))
-        processes.append(Process(**_fields(one), memory=memory if sizes else Reason.NO_SAMPLE, gpus=gpus))
+        processes.append(Process(**_fields(one), memory=memory, gpus=tuple(part.gpu.index for part in parts)))
     fields = _fields(found) | {"processes": tuple(processes)}
     return Snapshot(**fields, overshoots=overshoots(found, allowances))
 

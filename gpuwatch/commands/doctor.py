@@ -42,8 +42,6 @@ _MOST_PROGRAMS: Final = 1000
 
 
 class CheckMark(StrEnum):
-    """Result of one check."""
-
     OK = "ok"
     MEND = "mend"
     """Something is to be mended; the exit code is 1."""

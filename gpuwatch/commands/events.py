@@ -116,7 +116,7 @@ def main(
     else:
         filtered = bool(gpus or user or args.rule)
         gaps = () if filtered and not chosen else [gap for gap in events.gaps if gap.since <= last]
-        rows = events_rows(chosen, now, watched=events.watched, until=events.watched_until, gaps=gaps, each=filtered)
+        rows = events_rows(chosen, events, now, gaps=gaps, each=filtered)
         if rows:
             console.print(*table(rows, width=console.width, color=console.color))
     if covered:
@@ -152,7 +152,7 @@ def _follow(
         if args.json:
             console.print_json(*(_json(alert, events) for alert in changed))
         else:
-            rows = events_rows(changed, now, watched=events.watched, until=events.watched_until, each=True)
+            rows = events_rows(changed, events, now, each=True)
             console.print(*table(rows, width=console.width, color=console.color)[1:])
 
 
@@ -267,20 +267,12 @@ class EventRow(msgspec.Struct, frozen=True):
 
 
 def events_rows(
-    alerts: Iterable[Alert],
-    now: float,
-    *,
-    watched: bool = True,
-    until: float | None = None,
-    gaps: Iterable[Gap] = (),
-    each: bool = False,
+    alerts: Iterable[Alert], events: Events, now: float, *, gaps: Iterable[Gap] = (), each: bool = False
 ) -> list[EventRow]:
-    """Return the rows of alerts and gaps, by when they began; `now` is the wall-clock time.
+    """Return the rows of some alerts of `events`, and of gaps, by when they began; `now` is the wall-clock time.
 
     What was raised again and again is one row, unless `each` alert is asked for.
-    Without `watched`, an event without an end was ongoing at `until`, when a gpuwatch last ran.
     """
-    events = Events(watched=watched, watched_until=until)
     folded = map(Repeated, alerts) if each else fold_repeats(alerts)
     rows = [(one.alert.raised, _row(one, events, now)) for one in folded]
     rows += [(gap.since, _gap(gap, now)) for gap in gaps if gap.lost or gap.until - gap.since >= UNWATCHED]

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
 from operator import itemgetter
 
 import msgspec
 
-from gpuwatch.analysis.explanation import Point, context_points, explain_process, order_words
-from gpuwatch.base import procfs
+from gpuwatch.analysis.explanation import context_points, explain_process, order_words
 from gpuwatch.base.errors import GpuwatchError, UsageError
 from gpuwatch.base.text import clean
 from gpuwatch.commands.console import Console, TextColumn, fold, format_table
@@ -89,10 +87,6 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
         console.print(*explanation_lines(process, snapshot, config, console.width))
     if error is not None:
         console.warn(f"without GPUs: {snapshot.words}")
-    if not process.command and process.presence is Presence.SEEN:
-        stat = procfs.find_stat(pid)
-        if stat is not None and stat.kernel_thread:
-            console.warn(f"process {pid} is a thread of the kernel: it has no environment and declares nothing")
     return 0 if error is None else error.exit_code
 
 
@@ -116,20 +110,15 @@ def find_process(pid: int, snapshot: Snapshot, config: Config) -> Process:
 
 
 def explanation_lines(process: Process, snapshot: Snapshot, config: Config, width: int | None = None) -> list[str]:
-    """Return a line about the process, then the points; folded at `width` cells."""
+    """Return a line about the process, then the points in two columns with their sources; folded at `width` cells."""
     points = explain_process(process, snapshot, config.allowance)
     points += [one for one in context_points(process) if (one.label, one.value) not in {each[:2] for each in points}]
     facts = [process.user, process.state, process.command or f"[{process.name}]"]
     if process.presence in _UNSEEN:
         facts = [_UNSEEN[process.presence].format(process.pid)]
     head = " · ".join(filter(None, (f"PID {process.pid}", *facts)))
-    return [*fold(head, width), "", *_lines(points, width)]
-
-
-def _lines(points: Sequence[Point], width: int | None) -> list[str]:
-    """Return the points in two columns, each with its source below."""
+    lines = [*fold(head, width), ""]
     labels = max((len(point.label) for point in points), default=0)
-    lines: list[str] = []
     for point in points:
         first, *rest = fold(point.value, width, labels + 2)
         lines += [f"{point.label:<{labels}}  {first}", *(f"{'':<{labels}}  {line}" for line in rest)]

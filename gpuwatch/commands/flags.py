@@ -111,14 +111,14 @@ def parse_number(name: str, text: str, most: int, what: str) -> int:
 
 def parse_indices(text: str | None) -> tuple[int, ...]:
     """Parse a list of GPU indices, empty for all; raises UsageError."""
-    return tuple(sorted(set(parse_list(text, "--gpu", "3 or 0,2")))) if text is not None else ()
+    return tuple(sorted(set(parse_list(text, "3 or 0,2")))) if text is not None else ()
 
 
-def parse_list(text: str, flag: str, allowed: str) -> tuple[int, ...]:
+def parse_list(text: str, allowed: str) -> tuple[int, ...]:
     """Parse GPU indices in the order in which they are given; raises UsageError, which names what is `allowed`."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and len(part) < 5 for part in parts):
-        raise UsageError(f"{flag}: {text[:40]!a} is not a list of GPU indices; write {allowed}")
+        raise UsageError(f"--gpu: {text[:40]!a} is not a list of GPU indices; write {allowed}")
     return tuple(map(int, parts))
 
 

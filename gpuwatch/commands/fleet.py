@@ -13,11 +13,10 @@ from gpuwatch.base.text import clean
 from gpuwatch.base.units import gib
 from gpuwatch.commands.console import Console
 from gpuwatch.commands.dashboard import check_terminal
-from gpuwatch.commands.flags import add_flags
-from gpuwatch.commands.startup import configured, fixed_settings
-from gpuwatch.config.types import ADDRESS, Config
+from gpuwatch.commands.flags import add_flags, given_flags
+from gpuwatch.commands.startup import check_filter_flag, configured, fixed_settings
+from gpuwatch.config.types import ADDRESS
 from gpuwatch.launch.placement import Request
-from gpuwatch.model.filters import FilterError, parse_terms
 from gpuwatch.ui.choices import read_choices
 
 try:
@@ -52,7 +51,7 @@ def main(args: argparse.Namespace, _sampler: object = None) -> int:
     if args.demo and args.prometheus:
         raise UsageError("--demo and --prometheus exclude each other")
     config = configured(args)
-    words = _check_filter(args, config)
+    words = check_filter_flag(args, config, hosts_grammar(Fleet()))
     client = DemoClient() if args.demo else PrometheusClient(config.fleet, args.prometheus or "")
     if args.json:
         console = Console(ascii_only=config.ascii)
@@ -91,15 +90,6 @@ def _check_installed() -> None:
         raise UsageError(f"a fleet needs urllib3: {install_hint('fleet')}")
 
 
-def _check_filter(args: argparse.Namespace, config: Config) -> str:
-    words = clean(args.filter or "")
-    try:
-        parse_terms(words, hosts_grammar(Fleet()), config.filters, finished=True)
-    except FilterError as error:
-        raise UsageError(f"--filter: {error}") from None
-    return words
-
-
 # ---------------------------------------------------------------------------------------------------------------
 # gpuwatch pick --fleet
 
@@ -107,10 +97,8 @@ def _check_filter(args: argparse.Namespace, config: Config) -> str:
 def pick(args: argparse.Namespace, wanted: Request, count: int) -> int:
     """Print the hosts with `count` GPUs that have room, best first, and return the exit code: 1 where there is none."""
     _check_installed()
-    given = [flag for flag in ("demo", "index", "ignore_reservations") if getattr(args, flag)]
-    given += ["gpu"] * (args.gpu is not None)
-    if given:
-        raise UsageError(f"--{given[0].replace('_', '-')} does not go with --fleet")
+    if given := given_flags(args, ("demo", "index", "ignore-reservations", "gpu")):
+        raise UsageError(f"{given[0]} does not go with --fleet")
     config = configured(args)
     fleet = read_fleet(PrometheusClient(config.fleet, args.prometheus or ""))
     named = [host for host in fleet.hosts if (found := re.match(ADDRESS, host.name)) and not found["user"]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -70,11 +70,11 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
         raise UsageError("--prometheus goes with --fleet")
     config, only = configured(args), parse_indices(args.gpu)
     snapshot = read_snapshot(args, config, sampler)
-    check_gpus_exist("--gpu", only, snapshot)
+    check_gpus_exist(only, snapshot)
     unwanted = {} if snapshot.demo else find_hidden(snapshot, os.environ)
     named = [gpu for gpu in snapshot.gpus if gpu.index in only]
     if all(gpu.key in unwanted for gpu in named):
-        check_not_hidden("--gpu", named, unwanted)
+        check_not_hidden(named, unwanted)
     unwanted |= {gpu.key: "not among --gpu" for gpu in snapshot.gpus if only and gpu.index not in only}
     reserved: list[Reservation] = []
     console = Console(ascii_only=config.ascii)
@@ -130,19 +130,19 @@ def parse_count(text: str | None) -> int:
     return 1 if text is None else parse_number("-n", text, _MOST, "a number of GPUs; write 1 or more")
 
 
-def check_gpus_exist(flag: str, wanted: Iterable[int], snapshot: Snapshot) -> None:
+def check_gpus_exist(wanted: Iterable[int], snapshot: Snapshot) -> None:
     """Raise UsageError for a GPU that this machine does not have."""
     there = [gpu.index for gpu in snapshot.gpus]
     unknown = set(wanted).difference(there)
     if unknown:
-        raise UsageError(f"{flag}: there is no GPU {min(unknown)}; this machine has {', '.join(map(str, there))}")
+        raise UsageError(f"--gpu: there is no GPU {min(unknown)}; this machine has {', '.join(map(str, there))}")
 
 
-def check_not_hidden(flag: str, named: Iterable[Gpu], hidden: Mapping[str, str]) -> None:
+def check_not_hidden(named: Iterable[Gpu], hidden: Mapping[str, str]) -> None:
     """Raise UsageError for a named GPU that the caller's environment hides; `hidden` is that of `find_hidden`."""
     for gpu in named:
         if gpu.key in hidden:
-            raise UsageError(f"{flag}: GPU {gpu.index} is {hidden[gpu.key]}; name a visible one, or unset {CVD}")
+            raise UsageError(f"--gpu: GPU {gpu.index} is {hidden[gpu.key]}; name a visible one, or unset {CVD}")
 
 
 def find_hidden(snapshot: Snapshot, environ: Mapping[str, str]) -> dict[str, str]:
@@ -160,16 +160,18 @@ def holding_pids(snapshot: Snapshot) -> frozenset[int]:
 
 
 def add_user_names(reserved: Sequence[Reservation], snapshot: Snapshot) -> list[Reservation]:
-    """Return reservations with the names of their users."""
     names = {process.uid: process.user for process in snapshot.processes}
-    unknown = {one.uid for one in reserved if not names.get(one.uid)}
-    if unknown:
-        users = UserNames()
-        for uid in unknown:
-            users.name(uid)
-        users.wait(PATIENCE)
-        names |= {uid: name for uid in unknown if (name := users.name(uid)) != str(uid)}
-    return [one._replace(user=names.get(one.uid, "")) for one in reserved]
+    others = find_user_names({one.uid for one in reserved if not names.get(one.uid)})
+    return [one._replace(user=names.get(one.uid) or others.get(one.uid, "")) for one in reserved]
+
+
+def find_user_names(uids: Collection[int]) -> dict[int, str]:
+    """Return the names of users by uid, of those that have one; waits for `PATIENCE`."""
+    users = UserNames()
+    for uid in uids:
+        users.name(uid)
+    users.wait(PATIENCE)
+    return {uid: name for uid in uids if (name := users.name(uid)) != str(uid)}
 
 
 def ignored_lines(offers: Iterable[Offer], unwanted: Mapping[str, str]) -> list[str]:

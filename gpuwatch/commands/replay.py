@@ -14,7 +14,8 @@ from gpuwatch.commands.flags import add_flags, add_refused_demo, given_flags
 from gpuwatch.commands.recorded import open_recording, parse_at
 from gpuwatch.commands.startup import check_filter_flag, configured, fixed_settings
 from gpuwatch.monitor import Monitor
-from gpuwatch.recorder.opening import StoreError, copy_store
+from gpuwatch.recorder.opening import copy_store
+from gpuwatch.recorder.recording import explained
 from gpuwatch.recorder.replay import Replay
 from gpuwatch.ui.choices import read_choices
 
@@ -60,10 +61,7 @@ def _copy(args: argparse.Namespace) -> int:
     given = given_flags(args, ("at", "filter", "theme"))
     if given or len(args.files) > 1:
         raise UsageError(f"--copy copies one recording, whole; {given[0] if given else 'a second FILE'} is not allowed")
-    try:
-        copy_store(Path(args.files[0]), Path(args.copy))
-    except FileNotFoundError:
-        raise UsageError(f"{clean(args.files[0])}: No such file or directory") from None
-    except StoreError as error:
-        raise UsageError(str(error)) from None
+    file = Path(args.files[0])
+    with explained(file):
+        copy_store(file, Path(args.copy))
     return 0

@@ -155,7 +155,6 @@ def _add(means: dict[float, Minute], more: Iterable[Minute]) -> None:
 
 
 def render_page(page: Page) -> str:
-    """Return a page as HTML."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"short": _short, "hours": format_hours, "duration": long_duration, "chart": _draw}
     tables = {"who": WHO, "sums": SUMS, "most": MOST, "total_cells": total_cells}
@@ -170,7 +169,7 @@ def page_content(page: Page) -> PageContent:
     worst = sorted(events.alerts, key=lambda one: (-max(one.most, one.severity), -one.raised, one.key))[:_MOST_EVENTS]
     alerts = sorted(worst, key=lambda one: (one.raised, one.key))
     gaps = [gap for gap in events.gaps if gap.until > page.since and gap.since < page.until]
-    rows = events_rows(alerts, page.made, watched=events.watched, until=events.watched_until, gaps=gaps)
+    rows = events_rows(alerts, events, page.made, gaps=gaps)
     targets = {id: f"event-{number}" for number, row in enumerate(rows, 1) for id in row.ids}
     edges, means = resampled(page.series, page.since, page.until)
     colors = owner_colors(means.values())

@@ -29,7 +29,6 @@ from gpuwatch.launch.environment import Allocation, VariableChange, changes, tor
 from gpuwatch.launch.placement import LEAST, Offer, Request, choose, find_offers, way_out
 from gpuwatch.model.shares import Reservation, is_pending, limit_usages, usable
 from gpuwatch.model.snapshot import Basis, Snapshot, SourceState
-from gpuwatch.sampler.owners import UserNames
 from gpuwatch.sampler.reservations import SHARED, locked_folder, read_reservations, reservation_folders, reserve
 from gpuwatch.sources.sampler_process import SamplerProcess
 
@@ -37,17 +36,15 @@ _LOOK = 2.0
 """Seconds between two samples while it waits."""
 _NAMED = 6
 """Users who are named while it waits, at most."""
-_NOT_FOUND = 127
-_NOT_EXECUTABLE = 126
-"""Exit code of shells for a command that cannot be started."""
 
 
 class NotStartedError(GpuwatchError):
-    """Error of a command that cannot be started."""
+    """Error of a command that cannot be started, with the exit code that shells have for it."""
 
-    def __init__(self, reason: str, code: int) -> None:
-        super().__init__(reason)
-        self.exit_code = code
+    def __init__(self, program: str, number: int) -> None:
+        missing = number == errno.ENOENT
+        super().__init__(f"{clean(program, 200)}: {'not found' if missing else os.strerror(number)}")
+        self.exit_code = 127 if missing else 126
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,7 +79,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     path = os.environ.get("PATH", os.defpath)
     if shutil.which(command[0], path=path) is None:  # before GPUs are reserved
         exists = shutil.which(command[0], mode=os.F_OK, path=path)
-        raise _not_started(command[0], OSError(errno.EACCES if exists else errno.ENOENT, ""))
+        raise NotStartedError(command[0], errno.EACCES if exists else errno.ENOENT)
     console, folders = Console(ascii_only=config.ascii), reservation_folders(args.reservations or SHARED)
     number = len(named) or number
     warnings: list[str] = []
@@ -94,9 +91,9 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     said = ""
     with contextlib.closing(_snapshots(args, config, sampler)) as snapshots:
         for snapshot in snapshots:
-            pick.check_gpus_exist("--gpu", named, snapshot)
+            pick.check_gpus_exist(named, snapshot)
             unwanted = pick.find_hidden(snapshot, os.environ)
-            pick.check_not_hidden("--gpu", [gpu for gpu in snapshot.gpus if gpu.index in named], unwanted)
+            pick.check_not_hidden([gpu for gpu in snapshot.gpus if gpu.index in named], unwanted)
             warnings.clear()
             with locked_folder(folders, warnings.append) as folder:
                 reserved = read_reservations(
@@ -187,16 +184,10 @@ def parse_gpus(text: str) -> tuple[int, ...]:
     """Parse --gpu: the indices in the given order, none for `auto`; raises UsageError."""
     if text == "auto":
         return ()
-    found = parse_list(text, "--gpu", "auto, 3 or 0,2")
+    found = parse_list(text, "auto, 3 or 0,2")
     if len(set(found)) < len(found):
         raise UsageError(f"--gpu: {text[:40]!a} names a GPU twice")
     return found
-
-
-def _not_started(program: str, error: OSError) -> NotStartedError:
-    missing = error.errno == errno.ENOENT
-    why = "not found" if missing else os.strerror(error.errno or 0)
-    return NotStartedError(f"{clean(program, 200)}: {why}", _NOT_FOUND if missing else _NOT_EXECUTABLE)
 
 
 def _agreement_warnings(
@@ -205,10 +196,9 @@ def _agreement_warnings(
     """Return warnings where the command, with the user's other processes, takes more than was agreed on."""
     if not shares:
         return
-    uid, users = os.geteuid(), UserNames()
-    users.name(uid)
-    users.wait(pick.PATIENCE)  # without the name only tables that give the uid are about them
-    facts = Facts(pid=os.getpid(), uid=uid, user=users.name(uid), argv=tuple(command), shares=shares)
+    uid = os.geteuid()
+    user = pick.find_user_names({uid}).get(uid, "")  # without the name only tables that give the uid are about them
+    facts = Facts(pid=os.getpid(), uid=uid, user=user, argv=tuple(command), shares=shares)
     holding = {(one.gpu, one.scope): one.held for one in limit_usages(snapshot)}
     least = {
         (candidate.device, candidate.scope): candidate
@@ -248,4 +238,4 @@ def _start(command: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
         os.execvpe(command[0], list(command), dict(environ))
     except OSError as error:
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-        raise _not_started(command[0], error) from None
+        raise NotStartedError(command[0], error.errno or 0) from None

@@ -24,6 +24,7 @@ from gpuwatch.sources.source import Source
 
 if TYPE_CHECKING:  # what only some of the commands load: the history and the rules, the sampler's child or the demo
     from gpuwatch.alerts.limits import Limits
+    from gpuwatch.model.filters import Grammar
     from gpuwatch.monitor import Monitor
     from gpuwatch.recorder.recording_writer import RecordingWriter
 
@@ -67,13 +68,16 @@ def _given(flags: Mapping[str, object]) -> dict[str, Any]:
     return {name: value for name, value in flags.items() if value is not None}
 
 
-def check_filter_flag(args: argparse.Namespace, config: Config) -> str:
-    """Return the text of --filter, empty where it is not given; raises UsageError for a mistake in it."""
-    from gpuwatch.model.filters import Filter, FilterError  # for the commands that have the flag
+def check_filter_flag(args: argparse.Namespace, config: Config, grammar: Grammar[Any] | None = None) -> str:
+    """Return the text of --filter, empty where it is not given; raises UsageError for a mistake in it.
+
+    `grammar` is that of another list than the processes.
+    """
+    from gpuwatch.model.filters import ROW_GRAMMAR, FilterError, parse_terms  # for the commands that have the flag
 
     words = clean(args.filter or "")
     try:
-        Filter.parse(words, config.filters, finished=True)
+        parse_terms(words, grammar or ROW_GRAMMAR, config.filters, finished=True)
     except FilterError as error:
         raise UsageError(f"--filter: {error}") from None
     return words

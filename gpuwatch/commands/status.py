@@ -130,7 +130,10 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     if args.tmux and args.json:
         raise UsageError("--tmux and --json exclude each other")
     damaged: list[str] = []
-    status = None if args.demo else read_status(warn=damaged.append) or _of_service()
+    status = None if args.demo else read_status(warn=damaged.append)
+    if status is None and not args.demo:
+        with contextlib.suppress(LiveFileError):
+            status = read_service()
     if status is None and not args.demo and (sampler is None or not sampler.is_configured):
         sampler = configured_sampler(sampler, ONE_SAMPLE, command=WITHOUT_INSPECTOR)
     config = configured(args)
@@ -144,12 +147,6 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     else:
         console.print(status_line(status, time.monotonic(), tmux=args.tmux))
     return exit_code(status)
-
-
-def _of_service() -> Status | None:
-    with contextlib.suppress(LiveFileError):
-        return read_service()
-    return None
 
 
 def _sampled(args: argparse.Namespace, config: Config, sampler: SamplerProcess | None) -> Status:

@@ -93,17 +93,12 @@ def document(strays: Sequence[Stray], now: float) -> list[dict[str, Any]]:
             "cause": one.cause.value,
             "sure": one.sure.value,
             "why": list(one.why),
-            "in": _place(one),
+            "in": one.process.context.where if one.process.context is not None else "",
             "listed": one.listed,
             "ends": one.ends,
         }
         for one in strays
     ]
-
-
-def _place(stray: Stray) -> str:
-    around = stray.process.context
-    return around.where if around is not None else ""
 
 
 LOOK: Final = 0.5
@@ -119,13 +114,10 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None, limits: Stray
     config = configured(args)
     limits = limits or stray_limits(config)
     damaged: list[str] = []
-    snapshot = (
-        demo()
-        if args.demo
-        else seen_by_caller(read_snapshot(args, config, sampler, tmux=config.tmux, long_search=True))
-    )
+    snapshot = read_snapshot(args, config, sampler, tmux=config.tmux, long_search=True)
     kept = idle_times(snapshot, warn=damaged.append)
     if not snapshot.demo:
+        snapshot = seen_by_caller(snapshot)
         first = find_strays(snapshot, None, limits, idle_times=kept)
         snapshot = measure_cpu(snapshot, [one.process for one in (*first.strays, *first.possible)])
     judged = find_strays(snapshot, None, limits, idle_times=kept)
@@ -184,9 +176,3 @@ def _used(process: Process, proc: Path) -> tuple[float, float] | None:
 def seen_by_caller(snapshot: Snapshot, environ: Mapping[str, str] = os.environ) -> Snapshot:
     """Return a snapshot whose viewer is the user whose processes `gpuwatch kill` would end."""
     return replace(snapshot, viewer=caller(environ))
-
-
-def demo() -> Snapshot:
-    from gpuwatch.sources.demo import DemoSource  # which a real machine need not wait for
-
-    return DemoSource().at(0.0)

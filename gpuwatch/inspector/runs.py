@@ -315,7 +315,8 @@ def _find_members(facts: Facts, stat: procfs.Stat, proc: Path) -> _Lineage:
         return _Lineage(tuple(line), leftover=True)
     for process in () if procfs.is_adopted(facts.pid, stat, proc) else facts.ancestors:
         role = programs.find_role(process.argv, process.comm)
-        if role is Role.BOUNDARY or (process.pid == 1 and not _is_payload(process, role)):
+        is_payload = role is Role.LAUNCHER or (bool(process.argv) and programs.is_python(process.argv[0]))
+        if role is Role.BOUNDARY or (process.pid == 1 and not is_payload):  # else a container's own program, no init
             break
         if role is not Role.WRAPPER:
             line.append(_Member(process, programs.find_launcher(process.argv, process.comm)))
@@ -325,11 +326,6 @@ def _find_members(facts: Facts, stat: procfs.Stat, proc: Path) -> _Lineage:
     top = run.top.process
     above = procfs.find_stat(top.pid, proc, top.start)
     return run if above is None else run._replace(leftover=_has_lost_starter(run.top, above, proc))
-
-
-def _is_payload(process: RelatedProcess, role: Role) -> bool:
-    """Return whether PID 1 of a container is the container's own program and not an init."""
-    return role is Role.LAUNCHER or (bool(process.argv) and programs.is_python(process.argv[0]))
 
 
 def _has_lost_starter(member: _Member, stat: procfs.Stat, proc: Path) -> bool:

@@ -226,7 +226,7 @@ class Row(msgspec.Struct, frozen=True):
     @property
     def command(self) -> str:
         """Command line, or the reason why there is none; both if it was read before and cannot be read now."""
-        return shown_command(self.process)
+        return _with_presence(self.process, self.process.command)
 
     @property
     def brief(self) -> str:
@@ -269,13 +269,8 @@ _UNSEEN = {
 }
 
 
-def shown_command(process: Process) -> str:
-    """Return a command line, or the reason why there is none; both if it was read before and cannot be read now."""
-    return _with_presence(process, process.command)
-
-
 def brief_command(process: Process, *, below: bool = False) -> str:
-    """Return the same by what runs: `train.py --lr 1`.
+    """Return a command line by what runs: `train.py --lr 1`.
 
     Where a title or code does not say that, it is named by what started it, `vllm serve meta/llama (VLLM::EngineCore)`;
     `below` the name of its run the title is enough.
@@ -295,6 +290,7 @@ def brief_command(process: Process, *, below: bool = False) -> str:
 
 
 def _with_presence(process: Process, command: str) -> str:
+    """Return a command line, or the reason why there is none; both if it was read before and cannot be read now."""
     if process.presence in _UNSEEN:
         return f"{_UNSEEN[process.presence]} {command}".rstrip()
     command = command or f"[{process.name}]"

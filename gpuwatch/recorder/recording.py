@@ -164,7 +164,7 @@ class Recording:
     def minutes(self, since: float = 0.0, until: float = inf) -> Iterator[Minute]:
         """Yield the stored minutes that began in a span of wall-clock time, oldest first."""
         for path in self.paths:
-            with _explained(path), reading(path, named=True, repairs=True) as connection:
+            with explained(path), reading(path, named=True, repairs=True) as connection:
                 found = list(read_means(connection, since, until))
             yield from found
 
@@ -172,7 +172,7 @@ class Recording:
         """Return the events that had not ended before `since` (all for None), by their start; raises UsageError."""
         parts = []
         for path in self.paths:
-            with _explained(path):
+            with explained(path):
                 parts.append(read_events(path, since, named=True, repairs=True))
         found = Events.joined(parts)
         return found if found.watched else msgspec.structs.replace(found, watched_until=self.last)
@@ -220,7 +220,7 @@ class Recording:
         """Add the rows of a file, and return its host; raises UsageError."""
         path = self.paths[index]
         name = clean(str(path))
-        with _explained(path), reading(path, named=True, repairs=True) as connection:
+        with explained(path), reading(path, named=True, repairs=True) as connection:
             if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'snapshots'").fetchone():
                 raise UsageError(f"{name}: it has events and use, and no snapshots; `--file` reads those")
             if words := other_format(connection):
@@ -254,7 +254,7 @@ def without_replaced(rows: Iterable[RecordingRow]) -> list[RecordingRow]:
 
 
 @contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def explained(path: Path) -> Iterator[None]:
     """Context that replaces the errors of a store by UsageError."""
     try:
         yield
