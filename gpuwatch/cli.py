@@ -178,7 +178,6 @@ def parser(*, whole: bool = True) -> argparse.ArgumentParser:
 
 
 def commands_of(top: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
-    """Return the parser of each command."""
     (commands,) = (action.choices for action in top._actions if isinstance(action.choices, dict))
     return commands
 

@@ -95,8 +95,6 @@ class Gap(NamedTuple):
 
 
 class Events(msgspec.Struct, frozen=True):
-    """Recorded events."""
-
     alerts: tuple[Alert, ...] = ()
     """Events as they were last seen, in the order of their start."""
     aliases: dict[str, str] = {}
@@ -173,7 +171,6 @@ class Events(msgspec.Struct, frozen=True):
         return seconds
 
     def state(self, alert: Alert) -> State:
-        """Return the state of one of the events."""
         if alert.ended is not None:
             return State.ENDED
         return State.ONGOING if self.watched else State.OPEN

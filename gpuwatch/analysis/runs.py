@@ -40,8 +40,6 @@ ASKERS: Final = "only ask the driver"
 
 
 class NodeKind(StrEnum):
-    """Kind of a node."""
-
     RUN = "run"
     """Several processes of one run; it has no process of its own."""
     RANK = "rank"
@@ -65,7 +63,6 @@ class NodeFlag(StrEnum):
 
     @property
     def word(self) -> str:
-        """Word on screen."""
         return self.value.partition(",")[0]
 
 

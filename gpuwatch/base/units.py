@@ -16,8 +16,6 @@ from itertools import pairwise
 
 
 class Unit(StrEnum):
-    """Unit of a figure."""
-
     NONE = ""
     FREE = "bytes free"
     BYTES = "bytes"

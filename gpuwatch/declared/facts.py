@@ -310,8 +310,6 @@ class FrameworkConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Facts(RelatedProcess, frozen=True, kw_only=True):
-    """Facts about one process."""
-
     uid: int | None = None
     user: str = ""
     libraries: frozenset[str] | Unread = Unread.DENIED

@@ -122,8 +122,6 @@ class GpuRow(NamedTuple):
 
 
 class UserRow(NamedTuple):
-    """One user on one GPU."""
-
     memory: Value
     declared: int | None
     promised: int

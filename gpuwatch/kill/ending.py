@@ -59,8 +59,6 @@ Submit = Callable[[Callable[[], Any]], "Future[Any]"]
 
 
 class KillState(StrEnum):
-    """State of an ending."""
-
     CHECKING = "checking"
     ASKING = "asking"
     WAITING = "waiting"

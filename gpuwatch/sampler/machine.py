@@ -121,7 +121,6 @@ class HostReader:
         self._cgroups = _Cgroups(proc, cgroups) if is_inside else None
 
     def read(self) -> HostUsage:
-        """Read all figures."""
         now, before = psinfo.host_cpu(self._proc), self._before
         if now and before and now.total - before.total >= _SHORTEST_CPU * self._cores:
             # The kernel may correct the time of waiting for disks downwards.

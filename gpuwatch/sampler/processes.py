@@ -324,8 +324,6 @@ _INCOMPLETE = "list incomplete: it grew faster than it could be read"
 
 
 class GpuProcesses:
-    """The processes on one GPU."""
-
     def __init__(
         self, lists: ProcessLists, instances: MigInstances, excuse: Callable[[Failed], Reason], pid_max: int
     ) -> None:

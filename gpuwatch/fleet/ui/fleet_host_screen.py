@@ -101,8 +101,6 @@ def graph_heights(room: int, *, two_columns: bool) -> tuple[int, int]:
 
 
 class FleetHostScreen(TimeSheet):
-    """One host."""
-
     class PastRead(Message):
         """Message: the server has answered."""
 

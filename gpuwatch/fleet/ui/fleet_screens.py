@@ -171,8 +171,6 @@ class FleetPeopleList(FieldList[FleetPerson]):
 
 
 class FleetAlertList(FieldList[FleetAlert]):
-    """Alerts that fire."""
-
     fields = FLEET_ALERT
     NAMES = "host"
     WIDTHS = MappingProxyType({"rank": 1, "host": 0, "lasted": 7, "title": 0})
@@ -294,8 +292,6 @@ class FleetScreen(FilteredListScreen[Any, R], Generic[R]):
 
 
 class TableScreen(FleetScreen[Host]):
-    """Hosts as a table."""
-
     LIST: type[HostList] = HostList
     NAME = "hosts"
     TITLE = "fleet"
@@ -401,8 +397,6 @@ class FleetPeopleScreen(FleetScreen[FleetPerson]):
 
 
 class FleetAlertsScreen(FleetScreen[FleetAlert]):
-    """Alerts that fire."""
-
     LIST = FleetAlertList
     NAME = "fleet-alerts"
     TITLE = "alerts that fire"

@@ -30,8 +30,6 @@ _MOST_NAMED: Final = 8
 
 
 class HostList(FieldList[Host]):
-    """List of hosts."""
-
     fields = HOST
     NAMES = "host"
     WIDTHS = MappingProxyType(
