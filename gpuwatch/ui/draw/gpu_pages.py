@@ -304,7 +304,7 @@ def gpu_graphs(gpu: Gpu, graphs: FrameGraphs, *, titled: bool) -> list[Graph]:
     ends = None if titled else ("util", "power")
     work: dict[str, Any] = {"down": hangs, "axis": False, "ends": ends}
     heat = {"low": axis_low(min(degrees)), "limits": limit("slows down at", gpu.slowdown_temperature), "filled": False}
-    found = [graphs.memory_graph(gpu, (), axis=False)]
+    found = [graphs.memory_graph(gpu, axis=False)]
     if _is_measured(gpu.utilization, utilization) or _is_measured(gpu.power, power):
         found.append(get(WORK, "%", [utilization], 100.0, reason_words(gpu.utilization), **work))
     if _is_measured(gpu.temperature, temperature):

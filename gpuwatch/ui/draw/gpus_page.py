@@ -31,8 +31,6 @@ _MOST_ROWS: Final = 10
 """Rows of a band, at most; in as many the last one is blank."""
 _FOOT: Final = 4
 """Lines below the bands: time axis, events, and the strip of the day with its clock times."""
-_LEAST_PLOT: Final = 12
-"""Cells of a plot, at least; where there is less room, there are figures alone."""
 _NAME: Final = 13
 """Cells of an owner's name, at most."""
 
@@ -84,8 +82,6 @@ class GpuBands(ItemCursor[Gpu]):
 
     def plot(self, gpu: Gpu, graph: Graph, styles: StyleSet, cells: int, rows: int, column: int | None) -> Plot:
         """Return the rows of one of a GPU's plots."""
-        if not rows or cells < _LEAST_PLOT:
-            return [[]] * rows
         curves = [(one.values, one.style) for one in graph.curves]
         key = (id(styles), cells, rows, column, curves, graph.until, graph.span, graph.top, graph.empty, graph.limits)
         place = (gpu.key, graph.title)
@@ -104,8 +100,6 @@ def gpus_page(
     notice = "" if gpus else "No GPU is listed."
     width = canvas.widths[0]
     right = min(48, max(width * 35 // 100, min(24, width // 2 - 4)))
-    if width - right - AXIS < _LEAST_PLOT:
-        right = width - AXIS
     graphs.fit(styles, width - right)
     layout = bands.layout = place_bands(len(gpus), canvas.room(notice) - canvas.margin)
     first = max(bands.first, bands.cursor - layout.shown + 1)
@@ -129,7 +123,7 @@ class _Band:
         """`width` is that of the figures."""
         self._gpu, self._graphs, self._bands, self._view, self._width = gpu, graphs, bands, view, width
         self._column, self._cells = graphs.column, plot_cells(graphs.width)
-        memory = graphs.memory_graph(gpu, ())
+        memory = graphs.memory_graph(gpu)
         # All GPUs have the same axis, so that the fuller one looks fuller.
         self._memory = replace(memory, top=float(shares.usable(gpu) or memory.top), named=False)
         self._is_old = view.dimmed(gpu) and self._column is None
@@ -266,8 +260,6 @@ class _Band:
 
 def _draw_foot(graphs: FrameGraphs, right: int, lines: int) -> list[Line]:
     """Draw the time axis with the events on it, the newest of them, and the strip of the last day."""
-    if not lines or plot_cells(graphs.width) < _LEAST_PLOT:
-        return []
     width, words = graphs.width + right, ("memory by owner over utilization", "memory over utilization", "")
     recent = graphs.events(lambda alert: graphs.start <= alert.raised < graphs.until)
     found = [(graphs.axis_line(recent), next(one for one in words if len(one) < right))]

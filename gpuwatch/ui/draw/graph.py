@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import groupby
-from math import ceil, floor, inf, isfinite
+from math import ceil, floor, isfinite
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -88,7 +88,7 @@ class Graph(msgspec.Struct, frozen=True):
     """Seconds of the time axis."""
     curves: Sequence[Curve]
     top: float
-    """Value of the upper end."""
+    """Value of the upper end, more than that of the lower one."""
     unit: str = ""
     low: float = 0.0
     stacked: bool = False
@@ -116,18 +116,6 @@ class Graph(msgspec.Struct, frozen=True):
     """Words at the ends of the value axis in place of values: what goes up and what goes down."""
 
 
-def points(width: int, span: float, *, stacked: bool = False) -> int:
-    """Return how many values a graph of `width` cells can show; not more than one a second."""
-    return max(1, min(plot_cells(width) * (1 if stacked else 2), int(span)))
-
-
-def time_at(x: int, until: float, span: float, width: int) -> float | None:
-    """Return the time in the middle of a column of a graph that ends at `until`; None left and right of its plot."""
-    cells = plot_cells(width)
-    place = x - AXIS
-    return until - span + (place + 0.5) * span / cells if 0 <= place < cells else None
-
-
 def draw_plot(graph: Graph, styles: StyleSet, width: int, height: int, *, cursor: float | None = None) -> list[Line]:
     """Draw all of a graph but its legend in `height` lines of `width` cells; without room for a plot they are empty."""
     cells, rows = plot_cells(width), height - graph.axis
@@ -146,14 +134,17 @@ def draw_plot(graph: Graph, styles: StyleSet, width: int, height: int, *, cursor
 
 
 def plot_rows(graph: Graph, styles: StyleSet, cells: int, rows: int, cursor: int | None = None) -> list[list[Span]]:
-    """Draw the plot of a graph alone: `rows` rows of `cells` cells; `cursor` is a column."""
+    """Draw the plot of a graph alone: `rows` rows of `cells` cells, empty where these are few; `cursor` is a column."""
+    if rows < 1 or cells < _LEAST_CELLS:
+        return [[]] * rows
     below = rows // 2 if graph.down is not None else 0
     plot = _areas(graph, styles, cells, rows, cursor) if graph.stacked else _curve(graph, styles, cells, rows - below)
     if graph.down is not None and below:
         plot += _curve(graph.down, styles, cells, below, hangs=True)
+    drawn = [join_pieces(with_cursor(row, cursor, styles)) for row in plot]
     if graph.empty and all(one is None for curve in graph.curves for one in curve.values):
-        plot[rows // 2] = list(LineBuilder(styles).write(f"  {graph.empty}", "muted", cells).build(cells))
-    return plot if cursor is None else [with_cursor(spans, cursor, styles) for spans in plot]
+        drawn[rows // 2] = list(LineBuilder(styles).write(f"  {graph.empty}", "muted", cells).build(cells))
+    return drawn
 
 
 def at_column(values: Values, column: int, cells: int) -> float | None:
@@ -183,8 +174,8 @@ def draw_legend(graph: Graph, styles: StyleSet, width: int, *, cursor: float | N
     """Draw the title and the values of now, or of the cursor's time, as a rule; what has no room is left out."""
     column = column_of(cursor, graph.until, graph.span, plot_cells(width)) if cursor is not None else None
     words = _words(graph, styles, column, plot_cells(width))
-    if column is not None and (at := time_at(column + AXIS, graph.until, graph.span, width)) is not None:
-        words.insert(0, day_time(at, graph.until - 1, "%H:%M:%S"))
+    if column is not None and cursor is not None:
+        words.insert(0, day_time(cursor, graph.until - 1, "%H:%M:%S"))
     return draw_rule(graph.title, words, styles, width)
 
 
@@ -244,65 +235,48 @@ def _value_labels(graph: Graph, rows: int) -> dict[int, str]:
         ends = graph.ends or (graph.show(top), graph.down.show(graph.down.top))
         return {rows - rows // 2 if graph.ends else rows - 1: ends[1], 0: ends[0]}
     labels = {rows - 1: graph.show(low), 0: graph.show(top)}
-    if rows < _LEAST_STEP * 2 + 1 or not 0 < top - low < inf:
+    if rows < _LEAST_STEP * 2 + 1:
         return labels
     step = graph.scale * round_up((top - low) / graph.scale / min(_MOST_STEPS, (rows - 1) // _LEAST_STEP))
     for number in range(floor(low / step) + 1, ceil(top / step)):
         value = number * step
-        row = _row_of(value, graph, rows / (top - low), rows, 1)
+        row = _row_of(value, graph, rows)
         if row is not None and _LEAST_STEP <= row <= rows - 1 - _LEAST_STEP:
             labels[row] = graph.show(value)
     return labels
 
 
-def with_cursor(spans: Sequence[Span], column: int, styles: StyleSet) -> list[Span]:
+def with_cursor(pieces: Sequence[Piece], column: int | None, styles: StyleSet) -> list[Piece]:
     """Draw the column of the cursor: a line where there is nothing, and another background where there is something."""
-    found: list[Span] = []
-    x = 0
-    for span in spans:
-        end = x + span.cells
-        if not x <= column < end:
-            found.append(span)
+    drawn = [*pieces]
+    if column is not None:
+        char, style = drawn[column]
+        if char == " " and style.background == styles("text").background:
+            drawn[column] = Piece("|" if styles.glyphs.ascii else "│", styles("note"))
+        elif styles.color:
+            drawn[column] = Piece(char, style._replace(background=styles.palette.cursor))
         else:
-            place = column - x
-            before, char, after = span.text[:place], span.text[place], span.text[place + 1 :]
-            if char == " " and span.style.background == styles("text").background:
-                inner = Span("|" if styles.glyphs.ascii else "│", styles("note"), 1)
-            elif styles.color:
-                inner = Span(char, span.style._replace(background=styles.palette.cursor), 1)
-            else:
-                inner = Span(char, span.style._replace(reverse=True), 1)
-            found += [Span(before, span.style, place)] * bool(before)
-            found.append(inner)
-            found += [Span(after, span.style, len(after))] * bool(after)
-        x = end
-    return found
+            drawn[column] = Piece(char, style._replace(reverse=True))
+    return drawn
 
 
 # -- curves --------------------------------------------------------------------------------------------------------
 
 
-def _levels(values: Values, count: int, levels: int, low: float, top: float) -> list[int | None]:
-    """Return the level of each column, 0 to `levels` - 1; a value beyond the axis has the outermost level."""
-    highest = levels - 1
-    scale = highest / (top - low) if top > low else 0.0
-    found = columns(values, count)
-    if not scale:
-        return [None if one is None else 0 for one in found]
-    return [None if one is None else round(min(highest, max(0.0, (one - low) * scale))) for one in found]
-
-
-def _curve(graph: Graph, styles: StyleSet, cells: int, rows: int, *, hangs: bool = False) -> list[list[Span]]:
+def _curve(graph: Graph, styles: StyleSet, cells: int, rows: int, *, hangs: bool = False) -> list[list[Piece]]:
     """Draw a curve: its area up from the lowest row, or down from the uppermost one where it `hangs`; or as a line.
 
-    A known value of 0 has the lowest dots, so that it differs from a gap. Each value of a line is joined with the one
-    before. On a line every fourth cell has the limit's colour where both are in one cell.
+    A known value of 0 has the lowest dots, so that it differs from a gap; a value beyond the axis is at its end. Each
+    value of a line is joined with the one before. On a line every fourth cell has the limit's colour where both are in
+    one cell.
     """
     curve, glyphs = graph.curves[0], styles.glyphs
     signs = " " + (_HANGING[glyphs.ascii] if hangs else glyphs.levels)
     across, steps = (2, 4) if glyphs.braille else (1, len(signs) - 1)
-    found = _levels(curve.values, cells * across, rows * steps + 1, graph.low, graph.top)
-    tops = [0 if one is None else max(1, one) for one in found]
+    highest = rows * steps
+    scale = highest / (graph.top - graph.low)
+    found = columns(curve.values, cells * across)
+    tops = [0 if one is None else round(min(highest, max(1.0, (one - graph.low) * scale))) for one in found]
     lows = [0] * len(tops)
     if not graph.filled:
         pairs = [(level, before or level) for before, level in zip([0, *tops], tops, strict=False)]
@@ -325,23 +299,22 @@ def _curve(graph: Graph, styles: StyleSet, cells: int, rows: int, *, hangs: bool
     pieces = [[Piece(char, curve.style if char != " " else styles("text")) for char in text] for text in drawn]
     for limit in () if hangs else graph.limits:
         for column, value in enumerate(columns(limit.values, cells)):
-            at = _row_of(value, graph, rows / (graph.top - graph.low) if graph.top > graph.low else 0.0, rows, 1)
+            at = _row_of(value, graph, rows)
             if at is not None and (graph.filled or column % 4 == 0 or pieces[at][column].char == " "):
                 pieces[at][column] = Piece(_limit_sign(glyphs), limit.style)
-    return [join_pieces(row) for row in pieces]
+    return pieces
 
 
 # -- areas ---------------------------------------------------------------------------------------------------------
 
 
-def _areas(graph: Graph, styles: StyleSet, cells: int, rows: int, cursor: int | None) -> list[list[Span]]:
+def _areas(graph: Graph, styles: StyleSet, cells: int, rows: int, cursor: int | None) -> list[list[Piece]]:
     """Draw curves stacked: each area has its colour, and its name and value once; without colours it is of initials."""
     if rows == 1:
         return [_area_row(graph, styles, cells)]
     whole = styles.glyphs.ascii or not styles.color
     per = 1 if whole else 8
-    extent = graph.top - graph.low
-    scale = rows * per / extent if extent > 0 else 0.0
+    scale = rows * per / (graph.top - graph.low)
     values = [columns(curve.values, cells) for curve in graph.curves]
     limits = [
         columns(limit.values, cells)
@@ -360,16 +333,16 @@ def _areas(graph: Graph, styles: StyleSet, cells: int, rows: int, cursor: int | 
                 some = True
                 total += max(0.0, value)
             ends.append(round(min(rows * per, (total - graph.low) * scale)) if total > graph.low else 0)
-        lines = tuple(_row_of(one[column], graph, scale, rows, per) for one in limits)
+        lines = tuple(_row_of(one[column], graph, rows) for one in limits)
         painted.append(paint(tuple(ends) if some else None, lines))
     plot = [list(pieces) for pieces in zip(*painted, strict=True)]
     for place, curve in enumerate(graph.curves if graph.named else ()):
         value = curve.now if cursor is None else values[place][cursor]
         _write_name(plot, curve, "" if value is None else graph.show(value), styles)
-    return [join_pieces(pieces) for pieces in plot]
+    return plot
 
 
-def _area_row(graph: Graph, styles: StyleSet, cells: int) -> list[Span]:
+def _area_row(graph: Graph, styles: StyleSet, cells: int) -> list[Piece]:
     """Draw stacked curves in one row: eighth blocks of their sum, in the colour of the largest."""
     levels, pieces = styles.glyphs.levels, [Piece(" ", styles("text"))] * cells
     for column, values in enumerate(zip(*[columns(curve.values, cells) for curve in graph.curves], strict=True)):
@@ -379,7 +352,7 @@ def _area_row(graph: Graph, styles: StyleSet, cells: int) -> list[Span]:
             level = int(sum(sizes) / graph.top * len(levels))
             color = Style(style.background or style.color, styles("text").background)
             pieces[column] = Piece(levels[min(level, len(levels) - 1)], color)
-    return join_pieces(pieces)
+    return pieces
 
 
 def _write_name(plot: list[list[Piece]], curve: Curve, value: str, styles: StyleSet) -> None:
@@ -409,11 +382,11 @@ def _write_name(plot: list[list[Piece]], curve: Curve, value: str, styles: Style
             return
 
 
-def _row_of(value: float | None, graph: Graph, scale: float, rows: int, per: int) -> int | None:
+def _row_of(value: float | None, graph: Graph, rows: int) -> int | None:
     """Return the row, from the top, in which a limit's line is drawn; None outside of the plot."""
     if value is None or not graph.low <= value <= graph.top:
         return None
-    return max(0, rows - max(1, ceil((value - graph.low) * scale / per)))
+    return max(0, rows - max(1, ceil((value - graph.low) * (rows / (graph.top - graph.low)))))
 
 
 class _AreaPainter:
@@ -432,14 +405,12 @@ class _AreaPainter:
             owner, piece = (None, Piece(" ", self._base)) if ends is None else self._cell(ends, low)
             for limit, at in zip(self._limits, lines, strict=False):
                 if at == row and ends is not None:
-                    piece = Piece(_limit_sign(self._style_set.glyphs), self._on(limit.style, owner))
+                    # On an area it is as bright as text there, beside the areas in its own colour.
+                    area = self._curves[owner].style if owner is not None else Style()
+                    style = Style(area.color, area.background) if area.background else limit.style
+                    piece = Piece(_limit_sign(self._style_set.glyphs), style)
             pieces.append(piece)
         return pieces
-
-    def _on(self, style: Style, owner: int | None) -> Style:
-        """Return the style of a limit's line on an area: as bright as text there, or in its own colour beside them."""
-        area = Style() if owner is None else self._curves[owner].style
-        return Style(area.color, area.background) if area.background and self._style_set.color else style
 
     def _cell(self, ends: tuple[int, ...], low: int) -> tuple[int | None, Piece]:
         """Return the owner of most of a cell (None for nothing), and the cell; `low` is the level of its lower edge."""

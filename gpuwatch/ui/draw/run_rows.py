@@ -17,7 +17,7 @@ from gpuwatch.model.snapshot import Gpu, Presence, Process, known
 from gpuwatch.ui.draw.graph import Values, columns, with_cursor
 from gpuwatch.ui.draw.lines import Line, LineBuilder
 from gpuwatch.ui.draw.theme import Style, StyleSet
-from gpuwatch.ui.draw.time_axis import AXIS, Piece, column_of, join_pieces, plot_cells
+from gpuwatch.ui.draw.time_axis import AXIS, Piece, join_pieces, plot_cells
 from gpuwatch.ui.draw.time_graphs import FrameGraphs
 
 _NAME: Final = 24
@@ -138,18 +138,15 @@ def _fit_name(name: str, styles: StyleSet) -> str:
 def draw_runs(rows: Sequence[RunRow], count: int, graphs: FrameGraphs) -> list[Line]:
     """Draw the rows of runs, and at the end of the last one the number of those that have no row."""
     styles, cells = graphs.styles, plot_cells(graphs.width)
-    at = graphs.cursor
-    cursor = column_of(at, graphs.until, graphs.span, cells) if at is not None else None
+    cursor = graphs.column if graphs.cursor is not None else None
     lines = []
     for place, row in enumerate(rows):
         builder = LineBuilder(styles).gap(AXIS - 3)
         builder.write(styles.initial(row.uid), styles.badge(row.uid, "base")).gap()
         builder.write("|" if styles.glyphs.ascii else "│", "faint")
         more = f" +{count - len(rows)}" if place == len(rows) - 1 and count > len(rows) else ""
-        spans = join_pieces(_row_pieces(row, styles, cells, more))
-        lines.append(
-            builder.write_spans(spans if cursor is None else with_cursor(spans, cursor, styles)).build(graphs.width)
-        )
+        pieces = with_cursor(_row_pieces(row, styles, cells, more), cursor, styles)
+        lines.append(builder.write_spans(join_pieces(pieces)).build(graphs.width))
     return lines
 
 

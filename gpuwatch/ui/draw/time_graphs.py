@@ -25,13 +25,11 @@ from gpuwatch.ui.draw.graph import (
     axis_top,
     draw_legend,
     draw_plot,
-    points,
-    time_at,
 )
 from gpuwatch.ui.draw.lines import Line, LineBuilder
 from gpuwatch.ui.draw.sheet import Fact, Section, reason_words
 from gpuwatch.ui.draw.theme import Role, StyleSet
-from gpuwatch.ui.draw.time_axis import SPANS, Mark, axis_end, column_of, draw_axis, draw_strip, plot_cells
+from gpuwatch.ui.draw.time_axis import AXIS, SPANS, Mark, axis_end, column_of, draw_axis, draw_strip, plot_cells
 from gpuwatch.ui.draw.view import day_time, mark_of, replay_words
 
 MOST_EVENTS: Final = 12
@@ -175,8 +173,9 @@ class TimeGraphs:
 
     def point(self, x: int) -> bool:
         """Put the cursor on a cell of the graphs; return whether it moved."""
-        at = time_at(x, self.until, self.span, self.width)
-        if at is None or at == self.cursor or at > self.now + self.span / 50:
+        cells, place = plot_cells(self.width), x - AXIS
+        at = self.start + (place + 0.5) * self.span / max(1, cells)
+        if not 0 <= place < cells or at == self.cursor or at > self.now + self.span / 50:
             return False
         self.cursor = at
         return True
@@ -218,7 +217,8 @@ class FrameGraphs(TimeGraphs):
     def read(self, gpu: str, owner: str, metric: Metric, *, stacked: bool = False) -> list[float | None]:
         """Return the values of a series; they are read again when the next point is due."""
         key = Key(gpu, owner, metric)
-        count = points(self.width, self.span, stacked=stacked)
+        cells = plot_cells(self.width) * (1 if stacked else 2)
+        count = max(1, min(cells, int(self.span)))  # not more than one a second
         due = (self.until, self.span, count, int(self.now // (self.span / count)))
         series = self._series.get(key)
         if series is None or series.due != due:
@@ -272,7 +272,7 @@ class FrameGraphs(TimeGraphs):
 
     # -- memory ----------------------------------------------------------------------------------------------------
 
-    def memory_graph(self, gpu: Gpu, marks: Sequence[Mark], **other: Any) -> Graph:
+    def memory_graph(self, gpu: Gpu, **other: Any) -> Graph:
         """Return the graph of the memory by owner, with the declared limits of those who have any; `other` as above."""
         timeline, key = self.frame.history.timeline, gpu.key
         styles = self.styles
@@ -327,7 +327,6 @@ class FrameGraphs(TimeGraphs):
             curves,
             axis_top(reach(whole, largest(below, used, least=0.1 * GIB)), GIB),
             limits=limits,
-            marks=marks,
             show=gib,
             scale=GIB,
             stacked=True,

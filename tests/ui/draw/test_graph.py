@@ -101,7 +101,7 @@ series = st.lists(numbers, max_size=150)
     st.integers(10, 400),
     st.integers(3, 60),
     st.sampled_from(list(STYLE_SETS)),
-    st.floats(-1e9, -1e-6) | st.floats(1e-6, 1e9) | st.just(100.0),
+    st.floats(1e-6, 1e9) | st.just(100.0),
     st.floats(allow_nan=False) | st.just(END - 200),
     series,
 )
@@ -221,7 +221,7 @@ def test_the_legend_has_the_newest_values_and_those_of_the_cursor() -> None:
     styles = STYLE_SETS["colours"]
     assert plain(draw_legend(graph, styles, 30)) == "╶ Memory ────────── 14 of 80 ╴"
     early, late = (plain(draw_legend(graph, styles, 66, cursor=END - back)) for back in (500.0, 100.0))
-    assert " 13:55:45 · 6 of 80 · ada 1 · bda 5 ╴" in early
+    assert " 13:55:40 · 6 of 80 · ada 1 · bda 5 ╴" in early
     assert "ada 2 · bda 5" in late
 
 
