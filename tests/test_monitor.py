@@ -50,7 +50,7 @@ def test_a_suspend_of_the_machine_is_a_gap_in_the_graph() -> None:
     watch.stop()
     assert ended(watch)
     graphs = [sparkline(one.history.gpu(gpu(0).key).utilization, 60, 59, UNICODE) for one in frames]
-    block, gap = level(50, UNICODE), UNICODE.gap
+    block, gap = level(50, UNICODE), " "
     assert graphs[1] == gap * 58 + block * 2
     assert graphs[3] == gap * 58 + block * 2, "of the time before, an hour ago, nothing is in the last minute"
     assert [one.received for one in frames] == [5000.0, 5001.0, 5002.0, 5003.0]

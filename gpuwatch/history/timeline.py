@@ -106,7 +106,7 @@ _KEY: Final = re.compile(rf"([ -~]{{0,96}})/(|user:\?|user:[0-9]{{1,10}}|process
 _PEAKS: Final = frozenset({Metric.USED, Metric.MEMORY})
 
 
-_OF_GPU: Final[Mapping[Metric, Callable[[Gpu], Reading]]] = {
+READ_GPU: Final[Mapping[Metric, Callable[[Gpu], Reading]]] = {
     Metric.USED: attrgetter("memory.used"),
     Metric.MEMORY: lambda gpu: (
         Reason.NO_SAMPLE if gpu.holdings_note else float(sum(one.memory for one in gpu.holdings if known(one.memory)))
@@ -119,6 +119,7 @@ _OF_GPU: Final[Mapping[Metric, Callable[[Gpu], Reading]]] = {
     Metric.PCIE_RX: attrgetter("pcie_rx"),
     Metric.PCIE_TX: attrgetter("pcie_tx"),
 }
+"""Reads the newest value of each series of a GPU itself."""
 
 
 class Minute(msgspec.Struct, frozen=True, kw_only=True):
@@ -553,7 +554,7 @@ class Timeline:
             is_new = False
             for gpu in snapshot.gpus:
                 if gpu.sampled in (0.0, self._stamps.get(gpu.key, 0.0)):
-                    for metric, read in _OF_GPU.items():
+                    for metric, read in READ_GPU.items():
                         series = self._series.get(Key(gpu.key, "", metric))
                         if series is not None and not known(read(gpu)):  # a figure that was taken back
                             series.stop(floor(now) + 1)
@@ -567,7 +568,7 @@ class Timeline:
     def _add_gpu(self, gpu: Gpu, snapshot: Snapshot, now: float, uids: Mapping[int, int | None]) -> None:
         time = now - max(0.0, snapshot.monotonic - gpu.sampled)
         until = time + max(2 * snapshot.interval, 1.0)
-        for metric, read in _OF_GPU.items():
+        for metric, read in READ_GPU.items():
             self._put(Key(gpu.key, "", metric), read(gpu), time, until)
         before = self._owners.get(gpu.key, {})
         owners: _Owners = {}

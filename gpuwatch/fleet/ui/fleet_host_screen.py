@@ -241,11 +241,10 @@ class FleetHostScreen(TimeSheet):
         return Section("Alerts", tuple(facts) or (Fact("none", "no alert fires", missing=True),))
 
     def _graphs(self) -> Sequence[Graph]:
-        degrees = "C" if self.style_set.glyphs.ascii else "°C"
         lines: tuple[tuple[str, str, str, Callable[[Sequence[float]], float], float], ...] = (
             ("utilization", "%", "utilization", lambda values: 100 * sum(values) / len(values), 100.0),
             ("power", "W", "power", sum, 20.0),
-            ("temperature", degrees, "temperature", max, 40.0),
+            ("temperature", self.style_set.glyphs.celsius, "temperature", max, 40.0),
         )
         found = [self._memory(self._chosen)]
         for title, unit, figure, combine, least in lines:

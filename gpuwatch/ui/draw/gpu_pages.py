@@ -21,7 +21,7 @@ from gpuwatch.model.shares import usable
 from gpuwatch.model.snapshot import Gpu, Health, Promise, Reading, Reason, Snapshot, known, number
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.draw.gpus import short_name, state_of
-from gpuwatch.ui.draw.graph import Curve, Graph, GraphLimit, at_column, axis_low, axis_top
+from gpuwatch.ui.draw.graph import Curve, Graph, GraphLimit, axis_low, axis_top
 from gpuwatch.ui.draw.lines import Line, LineBuilder, Span, draw_rule
 from gpuwatch.ui.draw.processes import overshoots
 from gpuwatch.ui.draw.row_list import ItemCursor
@@ -40,7 +40,6 @@ from gpuwatch.ui.draw.sheet import (
 )
 from gpuwatch.ui.draw.table import Cell, Column, Table, TableRow, field_column, write_titles
 from gpuwatch.ui.draw.theme import Background, Glyphs, Role, StyleSet
-from gpuwatch.ui.draw.time_axis import plot_cells
 from gpuwatch.ui.draw.time_graphs import SMALL, FrameGraphs, largest, reach
 from gpuwatch.ui.draw.view import View, day_time, mark_of, replay_words
 
@@ -230,16 +229,12 @@ def headline(gpu: Gpu, graphs: FrameGraphs, width: int) -> Line:
     styles, at, wide = graphs.styles, graphs.shown_at, width >= METERS
     builder = LineBuilder(styles).gap()
     between = f" {styles.glyphs.dot} "
-    whole, degree = usable(gpu), f"{styles.glyphs.degree}C".replace("CC", "C")
     metrics = (Metric.USED, Metric.UTILIZATION, Metric.POWER, Metric.TEMPERATURE)
-    readings = [number(one) for one in (gpu.memory.used, gpu.utilization, gpu.power, gpu.temperature)]
+    readings = [graphs.figure(gpu, metric) for metric in metrics]
     if at is not None:
-        column = graphs.column or 0
-        series = [graphs.read(gpu.key, "", metric) for metric in metrics]
-        readings = [at_column(values, column, plot_cells(graphs.width)) for values in series]
         builder.write(f"{day_time(at, graphs.now, '%H:%M:%S')}  ", "note")
-    limits = [whole, 100.0, number(gpu.power_limit), number(gpu.slowdown_temperature)]
-    names, units = ("memory", "util", "power", "heat"), (" GiB", " %", " W", f" {degree}")
+    limits = [usable(gpu), 100.0, number(gpu.power_limit), number(gpu.slowdown_temperature)]
+    names, units = ("memory", "util", "power", "heat"), (" GiB", " %", " W", f" {styles.glyphs.celsius}")
     shown: list[tuple[str, str, float | None]] = []
     for name, value, most, unit in zip(names, readings, limits, units, strict=True):
         if value is not None:
@@ -298,17 +293,18 @@ def gpu_graphs(gpu: Gpu, graphs: FrameGraphs, *, titled: bool) -> list[Graph]:
     unit, rate, form = (GIB, "GiB/s", "{:.1f}") if most >= GIB else (MIB, "MiB/s", "{:.0f}")
     speeds: dict[str, Any] = {"show": lambda at: form.format(at / unit), "scale": unit, "axis": False}
     unread = reason_words(gpu.pcie_rx)
-    celsius = "C" if graphs.styles.glyphs.ascii else "°C"
+    celsius = graphs.styles.glyphs.celsius
     hangs = get("power", "W", [power], watts, limits=limit("limit", gpu.power_limit))
     down = get("sent", rate, [sent], axis_top(most, unit), **speeds)
     ends = None if titled else ("util", "power")
     work: dict[str, Any] = {"down": hangs, "axis": False, "ends": ends}
-    heat = {"low": axis_low(min(degrees)), "limits": limit("slows down at", gpu.slowdown_temperature), "filled": False}
+    heat: dict[str, Any] = {"low": axis_low(min(degrees)), "filled": False, "axis": False}
+    heat["limits"] = limit("slows down at", gpu.slowdown_temperature)
     found = [graphs.memory_graph(gpu, axis=False)]
     if _is_measured(gpu.utilization, utilization) or _is_measured(gpu.power, power):
         found.append(get(WORK, "%", [utilization], 100.0, reason_words(gpu.utilization), **work))
     if _is_measured(gpu.temperature, temperature):
-        found.append(get(HEAT, celsius, [temperature], hot, reason_words(gpu.temperature), axis=False, **heat))
+        found.append(get(HEAT, celsius, [temperature], hot, reason_words(gpu.temperature), **heat))
     if _is_measured(gpu.pcie_rx, received) and not _lacks_links(gpu, graphs):
         found.append(get(LINKS, rate, [received], axis_top(most, unit), unread, down=down, **speeds))
     return found

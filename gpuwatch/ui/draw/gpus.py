@@ -239,7 +239,7 @@ def sparkline(points: Sequence[float | None], cells: int, second: int, glyphs: G
     drawn = []
     for start in range(begin, len(points), per):
         values = [value for value in points[max(0, start) : max(0, start + per)] if value is not None]
-        drawn.append(level(sum(values) / len(values), glyphs) if values else glyphs.gap)
+        drawn.append(level(sum(values) / len(values), glyphs) if values else " ")
     return "".join(drawn)
 
 
@@ -302,7 +302,7 @@ def gpu_columns(form: Form, width: int, glyphs: Glyphs, *, worded: bool = False)
     """Return the columns of a form; the bar fills what the others leave. If `worded`, units replace the titles."""
     marks = f" {glyphs.dot} {glyphs.declared} declared {glyphs.dot} {glyphs.promised} promised"
     titles = ("memory in GiB by owner" + marks, "GiB by owner" + marks, "memory in GiB by owner", "memory in GiB")
-    changes: dict[str, dict[str, Any]] = {"temperature": {"title": "C" if glyphs.ascii else "°C"}}
+    changes: dict[str, dict[str, Any]] = {"temperature": {"title": glyphs.celsius}}
     hidden = ""
     if form is Form.COMPACT:
         state = (17 if worded else 22) + (width - 70) // 3

@@ -82,8 +82,7 @@ class GpuBands(ItemCursor[Gpu]):
 
     def plot(self, gpu: Gpu, graph: Graph, styles: StyleSet, cells: int, rows: int, column: int | None) -> Plot:
         """Return the rows of one of a GPU's plots."""
-        curves = [(one.values, one.style) for one in graph.curves]
-        key = (id(styles), cells, rows, column, curves, graph.until, graph.span, graph.top, graph.empty, graph.limits)
+        key = (id(styles), cells, rows, column, graph.drawn_from)
         place = (gpu.key, graph.title)
         if self._plots.get(place, ("", []))[0] != key:
             self._plots[place] = key, plot_rows(graph, styles, cells, rows, column)
@@ -189,18 +188,16 @@ class _Band:
         glyphs = self._view.styles.glyphs
         if self._column is None:
             return GPU[key].cell(self._gpu, glyphs.missing, glyphs.least)
-        values = self._graphs.read(self._gpu.key, "", metric, stacked=metric is Metric.USED)
-        value = at_column(values, self._column, self._cells)
+        value = self._graphs.figure(self._gpu, metric)
         return glyphs.missing if value is None else gib(value) if metric is Metric.USED else f"{value:.0f}"
 
     def _write_use(self, builder: LineBuilder, *, brief: bool) -> None:
         """Write utilization, and power and temperature where there is room; what is not measured is left out."""
-        degree = "C" if self._view.styles.glyphs.ascii else "°C"
         missing = self._view.styles.glyphs.missing
         units = (
             ("utilization", Metric.UTILIZATION, "%", 3),
             ("power", Metric.POWER, "W", 4),
-            ("temperature", Metric.TEMPERATURE, degree, 3),
+            ("temperature", Metric.TEMPERATURE, self._view.styles.glyphs.celsius, 3),
         )
         for key, metric, unit, cells in units[: 1 if brief else 3]:
             words = self._figure(key, metric)

@@ -115,6 +115,13 @@ class Graph(msgspec.Struct, frozen=True):
     ends: tuple[str, str] | None = None
     """Words at the ends of the value axis in place of values: what goes up and what goes down."""
 
+    @property
+    def drawn_from(self) -> tuple[object, ...]:
+        """All that the plot and its axes are drawn from; the legend has more, which changes each second."""
+        curves = [(one.label, one.limit, one.values, one.style, one.now and self.show(one.now)) for one in self.curves]
+        own = (self.until, self.span, self.low, self.top, curves, self.limits, self.marks, self.empty)
+        return (*own, self.down.drawn_from) if self.down is not None else own
+
 
 def draw_plot(graph: Graph, styles: StyleSet, width: int, height: int, *, cursor: float | None = None) -> list[Line]:
     """Draw all of a graph but its legend in `height` lines of `width` cells; without room for a plot they are empty."""

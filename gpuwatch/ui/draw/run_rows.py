@@ -16,7 +16,7 @@ from gpuwatch.model.fields import brief_command
 from gpuwatch.model.snapshot import Gpu, Presence, Process, known
 from gpuwatch.ui.draw.graph import Values, columns, with_cursor
 from gpuwatch.ui.draw.lines import Line, LineBuilder
-from gpuwatch.ui.draw.theme import Style, StyleSet
+from gpuwatch.ui.draw.theme import Glyphs, Style, StyleSet
 from gpuwatch.ui.draw.time_axis import AXIS, Piece, join_pieces, plot_cells
 from gpuwatch.ui.draw.time_graphs import FrameGraphs
 
@@ -32,51 +32,63 @@ class RunRow(NamedTuple):
     """With the PID of its largest process, and the number of the others."""
     held: Sequence[bool]
     """Whether any of them held memory, by column."""
-    sm: Values
-    """Sum of their SM use in percent, by column."""
     began: bool
     """Whether their first memory was seen to come."""
+    sm: Values
+    """Sum of their SM use in percent, by column."""
     end: int | None = None
-    """Column in which the last one ended that still holds memory; -1 where that was before."""
+    """Column in which a process ended that still holds memory; -1 where that was before."""
     kept: str = ""
-    """Words about the memory that ended processes hold."""
+    """Words about the memory that it holds."""
+
+
+class _Use(NamedTuple):
+    """Process, and the memory that it held by column."""
+
+    process: Process
+    memory: Values
+    peak: float
 
 
 def find_runs(gpu: Gpu, graphs: FrameGraphs, most: int) -> tuple[list[RunRow], int]:
     """Return the runs that held most memory of a GPU in the time of the graphs, and the number of all."""
     cells, timeline = plot_cells(graphs.width), graphs.frame.history.timeline
-    runs: dict[tuple[int | None, str], list[Process]] = {}
-    memory: dict[int, list[float | None]] = {}
+    runs: dict[tuple[int | None, str], list[_Use]] = {}
     for process in timeline.processes(gpu.key, graphs.until, graphs.span):
-        values = columns(graphs.read(gpu.key, process_owner(*process.key), Metric.MEMORY, stacked=True), cells)
-        if any(value is not None for value in values):
-            memory[process.pid] = values
+        memory = _read(gpu.key, process, Metric.MEMORY, graphs)
+        if sizes := [value for value in memory if value is not None]:
             alone = f"{process.pid}:{process.start}"  # what still holds memory is not hidden behind those that run
             run_key = alone if process.presence is Presence.GONE else process.run_key
-            runs.setdefault((process.uid, run_key), []).append(process)
-    watched = columns(graphs.read(gpu.key, "", Metric.USED, stacked=True), cells)
-
-    def peak(processes: Sequence[Process]) -> float:
-        return sum(max(value or 0.0 for value in memory[one.pid]) for one in processes)
-
+            runs.setdefault((process.uid, run_key), []).append(_Use(process, memory, max(sizes)))
     recorded: dict[tuple[int | None, str], RecordedRun]
     recorded = {(one.uid, one.key): one for one in timeline.recorded.get(gpu.key, ())}
     before = {key: held for key, one in recorded.items() if any(held := _recorded_columns(one, graphs, cells))}
-    peaks = {key: recorded[key].bytes for key in before} | {key: peak(processes) for key, processes in runs.items()}
+    peaks = {key: recorded[key].bytes for key in before}
+    peaks |= {key: sum(use.peak for use in uses) for key, uses in runs.items()}
+    watched = columns(graphs.read(gpu.key, "", Metric.USED, stacked=True), cells)
     found = []
     for key in sorted(peaks, key=lambda key: -peaks[key])[:most]:
-        held = before.get(key, [False] * cells)
-        if key in runs:
-            row = _run_row(gpu, runs[key], memory, watched, graphs)
-            first = row.held.index(True)
-            row = row._replace(held=[*held[:first], *row.held[first:]])
+        held, uses = before.get(key, [False] * cells), runs.get(key, [])
+        now = [any(use.memory[x] is not None for use in uses) for x in range(cells)]
+        if uses:
+            held[now.index(True) :] = now[now.index(True) :]
+        start = held.index(True)
+        began = start > 0 and watched[start - 1] is not None
+        if uses:
+            rates = zip(*(_read(gpu.key, use.process, Metric.SM, graphs) for use in uses), strict=True)
+            known_rates = [[rate for rate in column if rate is not None] for column in rates]
+            sm = [sum(column) if column else None for column in known_rates]
+            end, kept = _remains(gpu, uses[0].process, graphs)
+            found.append(RunRow(key[0], _run_name(uses, graphs.styles.glyphs), held, began, sm, end, kept))
         else:
             run = recorded[key]
             graphs.styles.add_people({run.uid: timeline.user_name(user_owner(run.uid)) or str(run.uid)})
-            row = RunRow(run.uid, _fit_name(run.name, graphs.styles), held, [None] * cells, began=False)
-        start = row.held.index(True)
-        found.append(row._replace(began=start > 0 and watched[start - 1] is not None))
+            found.append(RunRow(run.uid, _fit_name(run.name, graphs.styles.glyphs), held, began, [None] * cells))
     return found, len(peaks)
+
+
+def _read(gpu: str, process: Process, metric: Metric, graphs: FrameGraphs) -> Values:
+    return columns(graphs.read(gpu, process_owner(*process.key), metric, stacked=True), plot_cells(graphs.width))
 
 
 def _recorded_columns(run: RecordedRun, graphs: FrameGraphs, cells: int) -> list[bool]:
@@ -89,63 +101,44 @@ def _recorded_columns(run: RecordedRun, graphs: FrameGraphs, cells: int) -> list
     return held
 
 
-def _run_row(
-    gpu: Gpu,
-    processes: Sequence[Process],
-    memory: dict[int, list[float | None]],
-    watched: Values,
-    graphs: FrameGraphs,
-) -> RunRow:
-    cells = len(watched)
-    held = [any(memory[one.pid][x] is not None for one in processes) for x in range(cells)]
-    uses = [columns(graphs.read(gpu.key, process_owner(*one.key), Metric.SM, stacked=True), cells) for one in processes]
-    sums = [[value for value in column if value is not None] for column in zip(*uses, strict=True)]
-    first = max(processes, key=lambda one: max(value or 0.0 for value in memory[one.pid]))
-    more = f" +{len(processes) - 1}" if len(processes) > 1 else ""
-    run_name = first.run.name if first.run is not None else ""
-    # The words of a command that has ended say that it has.
-    shown = run_name or (brief_command(replace(first, presence=Presence.SEEN)) if first.command else first.name)
-    name = f"{_fit_name(shown, graphs.styles)} {first.pid}{more}".lstrip()
-    gone = [one for one in processes if one.presence is Presence.GONE]
-    end, kept = None, ""
-    if len(gone) == len(processes):
-        sizes = [one.memory for one in gpu.holdings if one.pid in {process.pid for process in gone}]
-        kept = (
-            f"ended, holds {size(sum(map(float, sizes)))}"
-            if sizes and all(map(known, sizes))
-            else "ended, holds memory"
-        )
-        # A process that has ended has no figures of the host any more.
-        last = [
-            x
-            for one in gone
-            for x, value in enumerate(
-                columns(graphs.read("", process_owner(*one.key), Metric.RSS, stacked=True), cells)
-            )
-            if value is not None
-        ]
-        end = max(last, default=-1)
-    return RunRow(first.uid, name, held, [sum(column) if column else None for column in sums], False, end, kept)
+def _run_name(uses: Sequence[_Use], glyphs: Glyphs) -> str:
+    largest = max(uses, key=lambda use: use.peak).process
+    if largest.run is not None and largest.run.name:
+        shown = largest.run.name
+    else:  # the words of a command that has ended say that it has
+        shown = brief_command(replace(largest, presence=Presence.SEEN)) if largest.command else largest.name
+    more = f" +{len(uses) - 1}" if len(uses) > 1 else ""
+    return f"{_fit_name(shown, glyphs)} {largest.pid}{more}".lstrip()
 
 
-def _fit_name(name: str, styles: StyleSet) -> str:
+def _fit_name(name: str, glyphs: Glyphs) -> str:
     """Return a name of at most `_NAME` characters, of which each takes one cell."""
-    if styles.glyphs.ascii or cell_len(name) != len(name):
+    if glyphs.ascii or cell_len(name) != len(name):
         name = spell_signs(name).encode("ascii", "replace").decode("ascii")
-    return fit(name, _NAME, ellipsis=styles.glyphs.ellipsis).rstrip()
+    return fit(name, _NAME, ellipsis=glyphs.ellipsis).rstrip()
+
+
+def _remains(gpu: Gpu, process: Process, graphs: FrameGraphs) -> tuple[int | None, str]:
+    """Return the column in which a process ended, and what it still holds; None for one that has not."""
+    if process.presence is not Presence.GONE:
+        return None, ""
+    sizes = [one.memory for one in gpu.holdings if one.pid == process.pid]
+    held = size(sum(map(float, sizes))) if sizes and all(map(known, sizes)) else "memory"
+    # A process that has ended has no figures of the host any more.
+    seen = [x for x, value in enumerate(_read("", process, Metric.RSS, graphs)) if value is not None]
+    return max(seen, default=-1), f"ended, holds {held}"
 
 
 def draw_runs(rows: Sequence[RunRow], count: int, graphs: FrameGraphs) -> list[Line]:
     """Draw the rows of runs, and at the end of the last one the number of those that have no row."""
     styles, cells = graphs.styles, plot_cells(graphs.width)
-    cursor = graphs.column if graphs.cursor is not None else None
     lines = []
     for place, row in enumerate(rows):
         builder = LineBuilder(styles).gap(AXIS - 3)
         builder.write(styles.initial(row.uid), styles.badge(row.uid, "base")).gap()
         builder.write("|" if styles.glyphs.ascii else "│", "faint")
         more = f" +{count - len(rows)}" if place == len(rows) - 1 and count > len(rows) else ""
-        pieces = with_cursor(_row_pieces(row, styles, cells, more), cursor, styles)
+        pieces = with_cursor(_row_pieces(row, styles, cells, more), graphs.column, styles)
         lines.append(builder.write_spans(join_pieces(pieces)).build(graphs.width))
     return lines
 

@@ -165,7 +165,6 @@ class Glyphs(msgspec.Struct, frozen=True):
     note: str = "·"
     levels: str = "▁▂▃▄▅▆▇█"
     """Sparkline, from zero to full."""
-    gap: str = " "
     seam: str = "▏"
     """Starts an owner's part of a bar."""
     fill: str = " "
@@ -187,6 +186,7 @@ class Glyphs(msgspec.Struct, frozen=True):
     least: str = "≥"
     dash: str = "–"
     degree: str = "°"
+    celsius: str = "°C"
     branch: str = "└"
     times: str = "×"
     shades: str = "░▒▓█"
@@ -224,6 +224,7 @@ ASCII: Final = Glyphs(
     least=">=",
     dash="-",
     degree="C",
+    celsius="C",
     branch="+",
     times="x",
     shades=".:+#",

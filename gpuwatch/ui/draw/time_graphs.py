@@ -12,7 +12,7 @@ from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.unattributed import missing
 from gpuwatch.analysis.events import fold_repeats, lasted_words, moment, repeat_words, state_words, without_known
 from gpuwatch.base.units import GIB, gib
-from gpuwatch.history.timeline import DAY, Extent, Key, Metric, user_owner
+from gpuwatch.history.timeline import DAY, READ_GPU, Extent, Key, Metric, user_owner
 from gpuwatch.model.shares import declared_by, usable
 from gpuwatch.model.snapshot import Gpu, Reading, known, number
 from gpuwatch.monitor import Frame
@@ -22,6 +22,7 @@ from gpuwatch.ui.draw.graph import (
     Graph,
     GraphLimit,
     Values,
+    at_column,
     axis_top,
     draw_legend,
     draw_plot,
@@ -72,13 +73,7 @@ class GraphBlock:
         graph = self.graph
         if graph is None or self.height <= 0:
             return []
-        place = (id(styles), width, self.height, self.cursor, graph.until, graph.span, graph.top, graph.low)
-        hanging = graph.down.curves if graph.down is not None else ()
-        curves = [
-            (one.label, one.limit, one.values, one.style, one.now and graph.show(one.now))
-            for one in (*graph.curves, *hanging)
-        ]
-        key = (*place, self.titled, curves, graph.limits, graph.marks, graph.empty, graph.down and graph.down.top)
+        key = (id(styles), width, self.height, self.titled, self.cursor, graph.drawn_from)
         if key != self._key:
             self._key = key
             self._plot = draw_plot(graph, styles, width, self.height - self.titled, cursor=self.cursor)
@@ -236,6 +231,13 @@ class FrameGraphs(TimeGraphs):
             extent = extent._replace(low=min(extent.low, now), high=max(extent.high, now))
         return Curve("", values, style, now=number(now), extent=extent)
 
+    def figure(self, gpu: Gpu, metric: Metric) -> float | None:
+        """Return a figure of a GPU at the time that is shown; None where it is not known."""
+        if self.shown_at is None:
+            return number(READ_GPU[metric](gpu))
+        values = self.read(gpu.key, "", metric, stacked=metric is Metric.USED)
+        return at_column(values, self.column or 0, plot_cells(self.width))
+
     @property
     def _since(self) -> float | None:
         """Earliest wall-clock time of a value in the graphs."""
@@ -258,8 +260,9 @@ class FrameGraphs(TimeGraphs):
         return " · ".join(filter(None, (replay_words(self.frame), subject)))
 
     def span_words(self) -> str:
-        """Return the spans to choose from, after the end of an earlier one and since when values are known."""
-        words = choice_words(self.span)
+        """Return the spans to choose from: `known since 13:58  1m [10m] 1h 6h 24h`, or `until` an earlier end."""
+        names = {seconds: name.replace(" min", "m").replace(" h", "h") for seconds, name in SPANS.items()}
+        words = " ".join(f"[{name}]" if seconds == self.span else name for seconds, name in names.items())
         if self.end is not None:
             words = f"until {day_time(self.end, self.now)}  {words}"
         if not self.lacks_values:
@@ -410,7 +413,7 @@ class FrameGraphs(TimeGraphs):
         for alert, *_ in fold_repeats(events, newest=True):
             if builder.cells and width - builder.cells < _LEAST_EVENT:
                 break
-            mark, role = mark_of(alert.severity if alert.ended is None else alert.most, self.styles.glyphs)
+            mark, role = self._mark(alert)
             builder.gap(2 * bool(builder.cells)).write(mark, role).write(f" {moment(alert.raised, self.now)} ", "muted")
             room = max(0, width - builder.cells)
             builder.write(alert.title, "text" if alert.ended is None else "muted", min(cell_len(alert.title), room))
@@ -421,7 +424,7 @@ class FrameGraphs(TimeGraphs):
         folded = fold_repeats(events, newest=True)
         for repeated in folded[:MOST_EVENTS]:
             alert = repeated.alert
-            mark, _ = mark_of(alert.severity if alert.ended is None else alert.most, self.styles.glyphs)
+            mark, _ = self._mark(alert)
             how = state_words(alert) or "ongoing"
             aside = repeat_words(repeated, self.now) or f"{how}, {lasted_words(alert, self.now)}"
             facts.append(Fact(moment(alert.raised, self.now), f"{mark} {alert.title}", aside=aside))
@@ -430,17 +433,12 @@ class FrameGraphs(TimeGraphs):
         return Section("Events", tuple(facts) or (Fact("none", "nothing was raised", missing=True),))
 
     def event_marks(self, events: Sequence[Alert]) -> list[Mark]:
-        marks = []
-        for alert in sorted(events, key=lambda alert: alert.most):  # of several at one place the worst is drawn last
-            text, role = mark_of(alert.most if alert.ended is not None else alert.severity, self.styles.glyphs)
-            marks.append(Mark(alert.raised, text, self.styles(role)))
-        return marks
+        marked = [(alert.raised, *self._mark(alert)) for alert in sorted(events, key=lambda alert: alert.most)]
+        return [Mark(at, text, self.styles(role)) for at, text, role in marked]  # of one place the worst is drawn last
 
-
-def choice_words(span: float) -> str:
-    """Return the spans that graphs can show, with the chosen one in brackets: `1m [10m] 1h 6h 24h`."""
-    short = {seconds: name.replace(" min", "m").replace(" h", "h") for seconds, name in SPANS.items()}
-    return " ".join(f"[{name}]" if seconds == span else name for seconds, name in short.items())
+    def _mark(self, alert: Alert) -> tuple[str, Role]:
+        """Return the mark of what an alert is, or of the worst that it was."""
+        return mark_of(alert.severity if alert.ended is None else alert.most, self.styles.glyphs)
 
 
 def reach(limit: float | None, most: float) -> float:
