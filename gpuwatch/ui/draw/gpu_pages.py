@@ -24,7 +24,7 @@ from gpuwatch.ui.draw.gpus import short_name, state_of
 from gpuwatch.ui.draw.graph import Curve, Graph, GraphLimit, axis_low, axis_top
 from gpuwatch.ui.draw.lines import Line, LineBuilder, Span, draw_rule
 from gpuwatch.ui.draw.processes import overshoots
-from gpuwatch.ui.draw.row_list import ItemCursor
+from gpuwatch.ui.draw.row_list import RowList
 from gpuwatch.ui.draw.run_rows import draw_runs, find_runs
 from gpuwatch.ui.draw.sheet import (
     REASONS,
@@ -38,7 +38,7 @@ from gpuwatch.ui.draw.sheet import (
     reason_words,
     text_fact,
 )
-from gpuwatch.ui.draw.table import Cell, Column, Table, TableRow, field_column, write_titles
+from gpuwatch.ui.draw.table import Cell, Column, field_column
 from gpuwatch.ui.draw.theme import Background, Glyphs, Role, StyleSet
 from gpuwatch.ui.draw.time_graphs import SMALL, FrameGraphs, largest, reach
 from gpuwatch.ui.draw.view import View, day_time, mark_of, replay_words
@@ -61,14 +61,13 @@ _OF_INSTANCE: Final = [GPU["memory"].of(reading("memory.used")), GPU["total"].of
 _RATES: Final = ("memory_utilization", "encoder", "decoder")
 
 
-class ProcessBlock(ItemCursor[Row]):
-    """List of a GPU's processes with a cursor."""
+class ProcessBlock(RowList[Row]):
+    """List of a GPU's processes."""
 
     gap = 1
     HEAD: Final = 2
     """Lines above the first process."""
     _COLUMNS = (
-        Column("cursor", "", 2, right=False),
         Column("initial", "", 1, right=False),
         field_column(PROCESS["user"], 8, gap=1),
         field_column(PROCESS["pid"], 7, role="muted"),
@@ -81,11 +80,8 @@ class ProcessBlock(ItemCursor[Row]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._table = Table()
         self.most: int | None = None
         """Processes on screen, at most: those around the cursor; None for all."""
-        self.first = 0
-        """Place of the first one on screen."""
         self.reserved: Sequence[str] = ()
         """Lines about the reservations of the GPU: memory that its programs have not taken yet."""
         self.over: Mapping[tuple[str, int], Severity] = {}
@@ -96,34 +92,29 @@ class ProcessBlock(ItemCursor[Row]):
 
     def draw(self, styles: StyleSet, width: int) -> list[Line]:
         """Draw the processes, and below them the reservations."""
-        count, most = len(self.found), self.most or len(self.found)
-        self.first = max(0, min(max(self.first, self.cursor - most + 1), self.cursor, count - most))
+        count = len(self.found)
+        listed = self.lines(styles, width, min(count, self.most or count) + 1) if count else []
         people = len({row.process.uid for row in self.found})
         title = f"{_processes(count)}{f', {people} people' * (people > 1)}" if count else "no process is listed"
-        words = [f"{self.first + 1} to {self.first + most}"] if most < count else ["by memory"] * (count > 1)
-        lines = [draw_rule(title, words, styles, width)]
-        if self.found:
-            hidden = {"idle"} if 56 <= width < 70 else {"idle", "pid"} if width < 56 else set()
-            kept = [column for column in self._COLUMNS if column.id not in hidden]
-            shown = [*enumerate(self.found)][self.first : self.first + most]
-            rows = [self._row(row, place, kept, styles) for place, row in shown]
-            lines += [write_titles(kept, styles).build(width), *self._table.lines(styles, width, kept, rows)]
+        words = [self.part(" to ").partition(" of")[0] or "by memory"] if count > 1 else []
         reserved = [LineBuilder(styles).gap(2).write(line, "muted", width - 2).build(width) for line in self.reserved]
-        return [*lines, *reserved]
+        return [draw_rule(title, words, styles, width), *listed, *reserved]
 
-    def _row(self, row: Row, place: int, columns: Sequence[Column], styles: StyleSet) -> TableRow:
-        background: Background = "cursor" if place == self.cursor else "base"
-        glyphs = styles.glyphs
+    def columns(self, styles: StyleSet, width: int) -> list[Column]:
+        hidden = {"idle"} if 56 <= width < 70 else {"idle", "pid"} if width < 56 else set()
+        return [column for column in self._COLUMNS if column.id not in hidden]
+
+    def cells(self, place: int, styles: StyleSet, background: Background) -> tuple[Cell, ...]:
+        row, glyphs = self.found[place], styles.glyphs
         cells: dict[str, Cell] = {
-            "cursor": ((styles.glyphs.cursor if place == self.cursor else "", "strong"),),
             "initial": ((styles.initial(row.process.uid), styles.badge(row.process.uid, background)),),
             "limit": self._limit(row, glyphs),
             "command": ((row.brief, "text"),),
         }
-        for column in columns:
-            if column.id not in cells:
-                cells[column.id] = ((PROCESS[column.id].cell(row, glyphs.missing, glyphs.least), column.role),)
-        return TableRow((row.key, background), tuple(cells[column.id] for column in columns), background)
+        return tuple(
+            cells.get(column.id) or ((PROCESS[column.id].cell(row, glyphs.missing, glyphs.least), column.role),)
+            for column in self._columns
+        )
 
     def _limit(self, row: Row, glyphs: Glyphs) -> Cell:
         words, over = "/".join(filter(None, share_words(row))), self.over.get((row.gpu.key, row.holding.pid))

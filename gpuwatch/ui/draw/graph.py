@@ -341,7 +341,7 @@ def _areas(graph: Graph, styles: StyleSet, cells: int, rows: int, cursor: int | 
                 total += max(0.0, value)
             ends.append(round(min(rows * per, (total - graph.low) * scale)) if total > graph.low else 0)
         lines = tuple(_row_of(one[column], graph, rows) for one in limits)
-        painted.append(paint(tuple(ends) if some else None, lines))
+        painted.append(paint(tuple(ends), lines) if some else [Piece(" ", styles("text"))] * rows)
     plot = [list(pieces) for pieces in zip(*painted, strict=True)]
     for place, curve in enumerate(graph.curves if graph.named else ()):
         value = curve.now if cursor is None else values[place][cursor]
@@ -404,42 +404,35 @@ class _AreaPainter:
         self._style_set, self._rows, self._per = styles, rows, per
         self._base = styles("text")
 
-    def paint(self, ends: tuple[int, ...] | None, lines: tuple[int | None, ...]) -> list[Piece]:
-        """Return the cells of a column, from the top; `ends` are the upper ends of the areas, None for a gap."""
+    def paint(self, ends: tuple[int, ...], lines: tuple[int | None, ...]) -> list[Piece]:
+        """Return the cells of a column, from the top: `ends` are those of the areas, and `lines` rows of limits."""
+        owners: list[int | None] = []  # of each part of the column, from below
+        for owner, end in enumerate(ends):
+            owners += [owner] * (end - len(owners))
+        owners += [None] * (self._rows * self._per - len(owners))
         pieces: list[Piece] = []
         for row in range(self._rows):
             low = (self._rows - 1 - row) * self._per
-            owner, piece = (None, Piece(" ", self._base)) if ends is None else self._cell(ends, low)
+            most, piece = self._cell(owners[low : low + self._per])
             for limit, at in zip(self._limits, lines, strict=False):
-                if at == row and ends is not None:
+                if at == row:
                     # On an area it is as bright as text there, beside the areas in its own colour.
-                    area = self._curves[owner].style if owner is not None else Style()
+                    area = self._curves[most].style if most is not None else Style()
                     style = Style(area.color, area.background) if area.background else limit.style
                     piece = Piece(_limit_sign(self._style_set.glyphs), style)
             pieces.append(piece)
         return pieces
 
-    def _cell(self, ends: tuple[int, ...], low: int) -> tuple[int | None, Piece]:
-        """Return the owner of most of a cell (None for nothing), and the cell; `low` is the level of its lower edge."""
-        per = self._per
-        high = low + per
-        parts: list[tuple[int, int | None, int, int]] = []
-        start = 0
-        for owner, end in enumerate(ends):
-            if end > start:
-                inside = min(end, high) - max(start, low)
-                if inside > 0:
-                    parts.append((inside, owner, max(start, low), min(end, high)))
-                start = end
-        if start < high:
-            parts.append((high - max(start, low), None, max(start, low), high))
-        place = max(range(len(parts)), key=lambda one: parts[one][0])
-        inside, most, begin, until = parts[place]
-        if inside == per or (begin > low and until < high):
-            return most, self._full(most)
-        if begin == low:
-            return most, self._split(most, parts[place + 1][1], until - low)
-        return most, self._split(parts[place - 1][1], most, begin - low)
+    def _cell(self, owners: Sequence[int | None]) -> tuple[int | None, Piece]:
+        """Return the owner of most of a cell (None for nothing), and the cell: it shows two of its owners at most."""
+        runs = [(owner, len([*run])) for owner, run in groupby(owners)]
+        place = max(range(len(runs)), key=lambda one: runs[one][1])
+        most, inside = runs[place]
+        if len(runs) > 1 and place == 0:
+            return most, self._split(most, runs[1][0], inside)
+        if len(runs) > 1 and place == len(runs) - 1:
+            return most, self._split(runs[-2][0], most, len(owners) - inside)
+        return most, self._full(most)
 
     def _full(self, owner: int | None) -> Piece:
         if owner is None:

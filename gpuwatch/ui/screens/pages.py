@@ -80,10 +80,10 @@ class GpuScreen(FrameSheet):
         if not 0 <= place < len(block.found):
             self.action_line(by)
             return
-        block.point(place)
+        block.move(by)
         for placed in self.drawing.placed:
             if placed.part is block:
-                self.drawing.reveal(placed.y + block.HEAD + min(place, block.most or place), self.room)
+                self.drawing.reveal(placed.y + block.HEAD + min(place, block.page_rows), self.room)
         self.paint()
 
     def action_next_gpu(self) -> None:
@@ -107,11 +107,10 @@ class GpuScreen(FrameSheet):
         """Select the process that is clicked; the second click opens its detail."""
         if placed.part is not self.processes:
             super().point(placed, x, y, clicks)
-        elif clicks and 0 <= (place := y - self.processes.HEAD + self.processes.first) < len(self.processes.found):
-            again = place == self.processes.cursor and clicks > 1
-            self.processes.point(place)
+        elif clicks:
+            effect = self.processes.click(x, y - self.processes.HEAD + 1, again=clicks > 1)
             self.paint()
-            if again:
+            if effect == "chosen":
                 self.action_choose()
 
 
