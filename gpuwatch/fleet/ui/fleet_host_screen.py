@@ -214,10 +214,10 @@ class FleetHostScreen(TimeSheet):
         notice = "; ".join(filter(None, (self.fleet.trouble or self._trouble, gone, host.trouble)))
         self.graphs.now = self.fleet.taken or 0.0
         self.graphs.fit(canvas.styles, canvas.widths[0])
-        heights = graph_heights(canvas.room(notice), two_columns=canvas.two_columns)
-        blocks = self.graphs.place(
-            self._graphs(), lambda place: heights[min(place, 1)], gap=int(not canvas.two_columns)
-        )
+        first, each = graph_heights(canvas.room(notice), two_columns=canvas.two_columns)
+        drawn = self._graphs()
+        heights = [first, *[each] * (len(drawn) - 1)]
+        blocks = self.graphs.place(drawn, heights, int(not canvas.two_columns))
         lists: list[Part] = [self.gpus, self._alerts()]
         old = old_words(self.fleet, fleet_actions(self).clock(), self.interval)
         reading = ", reading" if not self._is_current and self._asked is not None else ""

@@ -155,11 +155,9 @@ def gpu_page(
     graphs.fit(styles, width)
     events = graphs.events(lambda alert: gpu.key in (alert.gpu, *(other.key for other in alert.gpus)))
     plan = plan_page(room, len(held), two_columns=two_columns)
-    drawn = gpu_graphs(gpu, graphs, titled=plan.titled)
-    blocks = graphs.place(drawn, lambda place: plan.heights[drawn[place].title] + plan.titled)
-    blocks = [block for block in blocks if block.height > plan.titled]
-    for block in blocks:
-        block.titled = plan.titled
+    drawn = [one for one in gpu_graphs(gpu, graphs, titled=plan.titled) if plan.heights[one.title]]
+    heights = [plan.heights[one.title] + plan.titled for one in drawn]
+    blocks = graphs.place(drawn, heights, titled=plan.titled)
     runs, count = find_runs(gpu, graphs, plan.runs) if plan.runs else ([], 0)
     below = [draw_rule(RUNS, [f"SM % of each: {' '.join(styles.glyphs.shades)}"], styles, width)] * plan.titled
     below = [*below * bool(runs), *draw_runs(runs, count, graphs)]

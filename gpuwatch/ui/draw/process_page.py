@@ -188,7 +188,11 @@ def find_verdict(held: Sequence[Row], frame: Frame, strays: Sequence[Stray], opt
     It is accused where an alert about it alone holds, and of an overshoot as soon as the rule's levels say so.
     """
     process = held[0].process
-    holds, subject = _holds(held), f"{process.pid}:{process.start} "
+    subject = f"{process.pid}:{process.start} "
+    sizes = [row.holding.memory for row in held if known(row.holding.memory)]
+    least = "at least " * (len(sizes) < len(held))
+    what = f"{least}{size(sum(sizes))}" if sizes else "memory"
+    holds = f"holds {what} on GPU {ranges(row.gpu.index for row in held)}"
     about = [one for one in frame.alerts if one.severity > Severity.NOTE and f"{one.subject} ".startswith(subject)]
     if process.has_ended:
         found = [(int(one.severity), _about(one, process)) for one in about]
@@ -220,13 +224,6 @@ def _judge(usage: LimitUsage, gpu: Gpu, frame: Frame, options: Options) -> tuple
     doubt = DOUBT.get(declaration.confidence, "within the allowance" if is_over and level is None else "")
     words = f"{usage_words(usage, gpu, verb, relation)}{place}{', ' * bool(doubt)}{doubt}"
     return (level or 0) if is_judged else 0, words
-
-
-def _holds(held: Sequence[Row]) -> str:
-    """Return what a process holds: `holds 31.5 GiB on GPU 0-1`."""
-    sizes = [row.holding.memory for row in held if known(row.holding.memory)]
-    least = "at least " * (len(sizes) < len(held))
-    return f"holds {f'{least}{size(sum(sizes))}' if sizes else 'memory'} on GPU {ranges(row.gpu.index for row in held)}"
 
 
 def _undeclared(process: Process) -> str:
@@ -274,7 +271,7 @@ def process_page(
         )
     )
     drawn = process_graphs(held, graphs, events)
-    blocks = graphs.place(drawn, lambda _: 1 if is_small else 6, int(not is_small and not canvas.two_columns))
+    blocks = graphs.place(drawn, [1 if is_small else 6] * len(drawn), int(not is_small and not canvas.two_columns))
     blocks[-1].gap = 1
     sections = process_sections(held, frame, strays, options)
     gpu = gpu_section(held[0].gpu, seen, frame.history)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from math import ceil, floor, isfinite
+from math import ceil, floor
 from typing import Final, NamedTuple
 
 from gpuwatch.history.timeline import DAY
@@ -51,8 +51,6 @@ def plot_cells(width: int) -> int:
 
 def column_of(at: float, until: float, span: float, cells: int) -> int | None:
     """Return the column that has a time, of some `cells` that end at `until`; None where none has it."""
-    if not isfinite(at) or cells <= 0:
-        return None
     place = floor((at - until + span) / span * cells)
     return place if 0 <= place < cells else None
 
@@ -67,7 +65,7 @@ def draw_axis(
     start, cells = until - span, plot_cells(width)
     dated = time.localtime(start)[:3] != time.localtime(until - 1)[:3]
     label_cells = len(time.strftime(form, time.localtime(until))) + 3 + 4 * dated
-    step = STEPS.get(span, span / 12)
+    step = STEPS[span]
     interval = next((step * many for many in (1, 2, 3, 4, 6, 12) if cells * step * many / span >= label_cells), span)
     pieces = [Piece(bar, styles("faint"))] * cells
     offset = time.localtime(until).tm_gmtoff

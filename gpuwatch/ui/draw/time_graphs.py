@@ -128,12 +128,14 @@ class TimeGraphs:
         """Return a graph over the span; `empty` is the reason where no curve has any value, `other` as in `Graph`."""
         return Graph(title, self.until, self.span, curves, top, unit, empty=empty or "no values in this time", **other)
 
-    def place(self, graphs: Sequence[Graph], heights: Callable[[int], int], gap: int = 0) -> list[GraphBlock]:
-        """Return the blocks of graphs; `heights` returns the lines of each by its place, `gap` the lines below it."""
+    def place(
+        self, graphs: Sequence[Graph], heights: Sequence[int], gap: int = 0, *, titled: bool = True
+    ) -> list[GraphBlock]:
+        """Return the blocks of graphs, with the lines of each and of the gap below it."""
         placed = []
-        for place, graph in enumerate(graphs):
+        for graph, height in zip(graphs, heights, strict=True):
             block = self.blocks.setdefault(graph.title, GraphBlock())
-            block.graph, block.height, block.cursor, block.gap = graph, heights(place), self.shown_at, gap
+            block.graph, block.height, block.titled, block.cursor, block.gap = graph, height, titled, self.shown_at, gap
             placed.append(block)
         return placed
 
