@@ -160,8 +160,6 @@ class GpuwatchApp(TerminalApp):
         self.dashboard = Dashboard()
         self.clock = clock
         self._began = clock()
-        self._sought: ListFilter[Row] = ListFilter()
-        """Last filter that was typed: `n` and `N` jump by it."""
         self._paused_at: float | None = None
         self._chosen: dict[str, object] = {}
         """What the user chose, as it was remembered last."""
@@ -218,7 +216,7 @@ class GpuwatchApp(TerminalApp):
             words = [f"user:{user}"] * bool(user) + [self.options.filter] * bool(self.options.filter)
             panel.filter = Filter.parse(" ".join(words), self.options.filters)
             if self.options.filter:
-                self._sought = panel.filter
+                self.dashboard.prompt.sought = panel.filter
         except FilterError as error:
             self.notify(str(error), severity="warning", markup=False)
 
@@ -347,12 +345,9 @@ class GpuwatchApp(TerminalApp):
 
     def on_prompt_changed(self, message: Prompt.Changed) -> None:
         self.dashboard.processes.filter = message.filter
-        if message.filter.terms:
-            self._sought = message.filter
         self.paint()
 
-    def on_prompt_sought(self, message: Prompt.Sought) -> None:
-        self._sought = message.filter
+    def on_prompt_sought(self, _message: Prompt.Sought) -> None:
         self.action_find(1)
 
     def on_prompt_left(self, _message: Prompt.Left) -> None:
@@ -415,21 +410,15 @@ class GpuwatchApp(TerminalApp):
         return action != "across" or (self.dashboard.gpus.active and self.dashboard.gpus.in_cells)
 
     def action_filter(self) -> None:
-        self.dashboard.prompt.open(self.dashboard.processes.filter.text, self.style_set, self.options.filters)
+        self.dashboard.prompt.open(self.dashboard.processes.filter.text, self.style_set)
         self.paint()
 
     def action_find(self, by: int) -> None:
         """Move the cursor to the next process that matches the last filter, and hide none; ask where there was none."""
         panel = self.dashboard.processes
-        if not self._sought.terms:
-            self.dashboard.prompt.open("", self.style_set, self.options.filters, finding=True)
-            self.paint()
-            return
-        if panel.find(self._sought, by):
+        if self.dashboard.prompt.find(panel, by, "process", self.style_set):
             self.dashboard.state.activate(panel)
-            self.paint()
-        else:
-            self.notify(f"no process here matches {self._sought.text}", markup=False, timeout=4)
+        self.paint()
 
     def action_clear(self) -> None:
         """Clear the filter, close its prompt, and show the processes of all GPUs.

@@ -290,8 +290,6 @@ class FilteredListScreen(ListScreen[L, R]):
     def __init__(self, frame: Frame | None, styles: StyleSet, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(frame, styles, clock=clock)
         self.filter: ListFilter[R] = ListFilter()
-        self._sought: ListFilter[R] = ListFilter()
-        """Last filter that was typed: `n` and `N` jump by it."""
         self.prompt = Prompt(
             lambda text, saved: ListFilter(text.strip(), self.parse_filter(text, saved)), self.FILTER_HINT
         )
@@ -306,21 +304,14 @@ class FilteredListScreen(ListScreen[L, R]):
     def on_prompt_changed(self, message: Prompt.Changed) -> None:
         message.stop()
         self.filter = message.filter
-        if message.filter.terms:
-            self._sought = message.filter
         self.paint()
 
     def on_prompt_sought(self, message: Prompt.Sought) -> None:
         message.stop()
-        self._sought = message.filter
         self.action_find(1)
 
     def on_prompt_left(self, message: Prompt.Left) -> None:
         message.stop()
-        self.paint()
-
-    def _open_filter(self, words: str, *, finding: bool = False) -> None:
-        self.prompt.open(words, self.style_set, actions_of(self).options.filters, finding=finding)
         self.paint()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -328,17 +319,13 @@ class FilteredListScreen(ListScreen[L, R]):
         return action != "filter" or not self.prompt.display
 
     def action_filter(self) -> None:
-        self._open_filter(self.filter.text)
+        self.prompt.open(self.filter.text, self.style_set)
+        self.paint()
 
     def action_find(self, by: int) -> None:
         """Move the cursor to the next row that matches the last filter; ask where there was none."""
-        if not self._sought.terms:
-            self._open_filter("", finding=True)
-            return
-        if self.rows.find(self._sought, by):
-            self.paint()
-        else:
-            self.notify(f"no {self.ROW} here matches {self._sought.text}", markup=False, timeout=4)
+        self.prompt.find(self.rows, by, self.ROW, self.style_set)
+        self.paint()
 
     def action_close(self) -> None:
         """Close what asks where to jump, or clear the filter where there is one; otherwise go back."""

@@ -17,7 +17,9 @@ from textual.message import Message
 from textual.widgets import Input
 
 from gpuwatch.model.filters import FilterError, ListFilter, parse_most
+from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.draw.lines import LineBuilder
+from gpuwatch.ui.draw.row_list import RowList
 from gpuwatch.ui.draw.theme import StyleSet
 from gpuwatch.ui.widgets.panels import LinePanel
 
@@ -49,16 +51,18 @@ class FilterInput(Input):
     def __init__(self, *, id: str | None = None) -> None:
         self._marker = self._Marker()
         super().__init__(compact=True, select_on_focus=False, highlighter=self._marker, id=id)
-        self.saved: Mapping[str, str] = {}
+
+    @property
+    def saved(self) -> Mapping[str, str]:
         """Saved filters by name."""
+        return actions_of(self).options.filters
 
     def on_mount(self) -> None:
         """Turn the blinking of the cursor off: each blink is a write to the terminal."""
         self.cursor_blink = False
 
-    def open(self, text: str, saved: Mapping[str, str]) -> None:
+    def open(self, text: str) -> None:
         """Begin with a text; the next keys go to it."""
-        self.saved = saved
         self.value = text
         self.cursor_position = len(text)
         self.mark(None)
@@ -103,11 +107,8 @@ class Prompt(Horizontal):
 
         filter: ListFilter[Any]
 
-    @dataclass
     class Sought(Message):
         """Message: a filter to jump by was typed and confirmed."""
-
-        filter: ListFilter[Any]
 
     class Left(Message):
         """Message: the prompt was closed."""
@@ -126,7 +127,9 @@ class Prompt(Horizontal):
         self._style_set: StyleSet | None = None
         self.finding = False
         """Whether it asks what to jump to; the list stays as it is."""
-        self._sought: ListFilter[Any] = ListFilter()
+        self.sought: ListFilter[Any] = ListFilter()
+        """Last filter that was typed: `n` and `N` jump by it."""
+        self._typed: ListFilter[Any] = ListFilter()
         self._wrong: FilterError | None = None
         """Error of what is typed; the wrong term is left out."""
 
@@ -135,16 +138,14 @@ class Prompt(Horizontal):
         yield FilterInput(id="filter")
         yield LinePanel(id="note")  # the error of the filter, or examples
 
-    def open(
-        self, text: str, styles: StyleSet, saved: Mapping[str, str] | None = None, *, finding: bool = False
-    ) -> None:
-        """Show the prompt with the present filter; `saved` are the saved filters by name."""
+    def open(self, text: str, styles: StyleSet, *, finding: bool = False) -> None:
+        """Show the prompt with the present filter."""
         self.display = True
         self._style_set = styles
-        self.finding, self._sought, self._wrong = finding, ListFilter(), None
+        self.finding, self._typed, self._wrong = finding, ListFilter(), None
         sign = " n " if finding else " / "
         self.query_one("#slash", LinePanel).show([LineBuilder(styles, "band").write(sign, "strong").build(3)])
-        self.query_one(FilterInput).open(text, saved or {})
+        self.query_one(FilterInput).open(text)
         self._say()
 
     def on_input_changed(self, event: Input.Changed) -> None:
@@ -154,8 +155,9 @@ class Prompt(Horizontal):
             return
         entry = self.query_one(FilterInput)
         parsed, wrong = parse_most(event.value, lambda text: self._parse(text, entry.saved))
-        self._sought = parsed
+        self._typed = parsed
         if not self.finding:
+            self.sought = parsed if parsed.terms else self.sought
             self.post_message(self.Changed(parsed))
         self._wrong = wrong
         entry.mark(wrong)
@@ -166,9 +168,23 @@ class Prompt(Horizontal):
         event.stop()
         if self._wrong is not None:
             self.notify(f"left out: {self._wrong}", severity="warning", markup=False, timeout=6)
-        if self.finding and self._sought.terms:
-            self.post_message(self.Sought(self._sought))
+        if self.finding and self._typed.terms:
+            self.sought = self._typed
+            self.post_message(self.Sought())
         self.close()
+
+    def find(self, rows: RowList[Any], by: int, row: str, styles: StyleSet) -> bool:
+        """Move a list's cursor to the next match of the last filter, and ask where there was none; False for no match.
+
+        `row` is what a row of the list is: `process`.
+        """
+        if not self.sought.terms:
+            self.open("", styles, finding=True)
+            return False
+        found = rows.find(self.sought, by)
+        if not found:
+            self.notify(f"no {row} here matches {self.sought.text}", markup=False, timeout=4)
+        return found
 
     def cancel(self) -> None:
         """Close it with an empty filter; letters that were typed in the same moment are reported before that."""
