@@ -10,8 +10,9 @@ does not know those that are opened later.
 from __future__ import annotations
 
 import errno
+import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -106,6 +107,33 @@ def read_descendants_cpu(pid: int, usage: ProcessUsage, proc: Path = PROC) -> fl
                         below = read_usage(child, proc)
                         total += below.cpu + below.children_cpu
     return total
+
+
+def measure_cpu(
+    processes: Collection[tuple[int, int]],
+    seconds: float,
+    *,
+    proc: Path = PROC,
+    pause: Callable[[float], object] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> dict[tuple[int, int], tuple[float, ...]]:
+    """Return the CPU use of processes (PID, start time), and that of their descendants, in percent of one core.
+
+    It waits for some seconds between two looks; processes that have ended meanwhile are left out.
+    """
+
+    def look() -> dict[tuple[int, int], tuple[float, float]]:
+        found = ((one, find_usage(*one, proc)) for one in processes)
+        return {one: (usage.cpu, read_descendants_cpu(one[0], usage, proc)) for one, usage in found if usage}
+
+    before, began = look(), clock()
+    pause(seconds)
+    passed = max(clock() - began, 0.001)
+    return {
+        one: tuple(round(100 * max(0.0, new - old) / passed, 1) for old, new in zip(before[one], after, strict=True))
+        for one, after in look().items()
+        if one in before
+    }
 
 
 def is_running(name: str, proc: Path = PROC) -> bool:

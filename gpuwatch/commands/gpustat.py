@@ -50,16 +50,10 @@ def measure_cpu(
         return snapshot
     from gpuwatch.base import psinfo  # psutil, which `--once` needs for nothing else
 
-    before = {one.pid: psinfo.find_usage(one.pid, one.start, proc) for one in unmeasured}
-    began = time.monotonic()
-    sleep(_CPU_SECONDS)
-    seconds = time.monotonic() - began
-    processes = []
-    for one in snapshot.processes:
-        first, last = before.get(one.pid), psinfo.find_usage(one.pid, one.start, proc)
-        if first is not None and last is not None:
-            one = msgspec.structs.replace(one, cpu=round((last.cpu - first.cpu) / seconds * 100, 1))
-        processes.append(one)
+    used = psinfo.measure_cpu([one.key for one in unmeasured], _CPU_SECONDS, proc=proc, pause=sleep)
+    processes = [
+        msgspec.structs.replace(one, cpu=used[one.key][0]) if one.key in used else one for one in snapshot.processes
+    ]
     return msgspec.structs.replace(snapshot, processes=tuple(processes))
 
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -19,7 +18,7 @@ from msgspec.structs import replace
 
 from gpuwatch.analysis.stray_facts import StrayLimits
 from gpuwatch.analysis.strays import STRAY, Stray, find_strays, held_words, notes
-from gpuwatch.base import procfs, psinfo
+from gpuwatch.base import psinfo
 from gpuwatch.commands.console import Console, TextColumn, format_table
 from gpuwatch.commands.flags import add_flags
 from gpuwatch.commands.startup import configured, read_snapshot
@@ -135,42 +134,26 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None, limits: Stray
 
 def measure_cpu(
     snapshot: Snapshot,
-    processes: Sequence[Process],
+    processes: Collection[Process],
     *,
-    proc: Path = procfs.PROC,
     pause: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Snapshot:
-    """Return a snapshot with the CPU use of these processes over `LOOK` seconds, in percent of one core.
-
-    Processes that have ended meanwhile are left out. Without processes the function does not wait.
-    """
+    """Return a snapshot with the CPU use of these processes over `LOOK` seconds, without those that have ended."""
     if not processes:
         return snapshot
-    before = {one.key: _used(one, proc) for one in processes}
-    began = clock()
-    pause(LOOK)
-    seconds = max(clock() - began, 0.001)
-    after = {one.key: _used(one, proc) for one in processes}
+    asked = {one.key for one in processes}
+    used = psinfo.measure_cpu(asked, LOOK, pause=pause, clock=clock)
 
     def seen(process: Process) -> Process | None:
-        if process.key not in before:
-            return process
-        first, last = before[process.key], after[process.key]
-        if first is None or last is None:
-            return None
-        used, below = (max(0.0, new - old) for old, new in zip(first, last, strict=True))
-        return replace(process, cpu=round(100 * used / seconds, 1), below=round(100 * below / seconds, 1))
+        if process.key not in used:
+            return None if process.key in asked else process
+        cpu, below = used[process.key]
+        return replace(process, cpu=cpu, below=below)
 
     listed = tuple(one for one in map(seen, snapshot.processes) if one is not None)
     unlisted = tuple(replace(one, process=now) for one in snapshot.unlisted if (now := seen(one.process)) is not None)
     return replace(snapshot, processes=listed, unlisted=unlisted)
-
-
-def _used(process: Process, proc: Path) -> tuple[float, float] | None:
-    """Return the CPU seconds of a process and of its children; None where it has ended."""
-    usage = psinfo.find_usage(process.pid, process.start, proc)
-    return None if usage is None else (usage.cpu, psinfo.read_descendants_cpu(process.pid, usage, proc))
 
 
 def seen_by_caller(snapshot: Snapshot, environ: Mapping[str, str] = os.environ) -> Snapshot:
