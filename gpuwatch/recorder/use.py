@@ -15,7 +15,7 @@ from functools import reduce
 from itertools import groupby
 from math import floor, inf
 from operator import itemgetter
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from sqlite3 import Connection
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeGuard
 
@@ -23,10 +23,11 @@ import msgspec
 
 from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.alerts.rules.shares import OVERSHOOT
-from gpuwatch.base import programs
+from gpuwatch.base.programs import split_command
 from gpuwatch.base.text import clean
 from gpuwatch.history.history import NO_USE, HistoryView, Use, charged
 from gpuwatch.history.timeline import Key, Metric, Minute, RecordedRun, Timeline, parse_key, user_owner
+from gpuwatch.inspector.runs import format_run_name
 from gpuwatch.model.holdings import UNSEEN_USER
 from gpuwatch.model.shares import has_gap
 from gpuwatch.model.snapshot import Gpu, Holding, Process, ProcessContext, Reason, Snapshot, number
@@ -222,13 +223,9 @@ class UseCounter:
 
 
 def run_name(process: Process) -> str:
-    """Return the program of a process: `train.py`, `vllm.entrypoints`, `python`; without folders and arguments."""
-    if process.run is not None and process.run.name:
-        return process.run.name
-    words = programs.unwrap(programs.split_command(process.command))
-    if words[:1] == ("-m",):
-        return "".join(words[1:2])
-    return PurePosixPath(words[0]).name if words else process.name or UNSEEN_USER
+    """Return the name of a process's run, or of what it runs: `train.py`, `vllm serve meta/llama`."""
+    named = process.run.name if process.run is not None else ""
+    return named or format_run_name(split_command(process.command)) or process.name or UNSEEN_USER
 
 
 def _minutes(end: float, seconds: float) -> Iterator[tuple[int, float]]:

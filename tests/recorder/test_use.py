@@ -285,7 +285,7 @@ def test_ranks_are_one_run_also_before_that_was_known_and_when_it_cannot_be_read
 def test_a_run_has_a_name_for_people() -> None:
     commands = {
         "python -m vllm.entrypoints.api": "vllm.entrypoints.api",
-        "/opt/bin/ollama serve": "ollama",
+        "/opt/bin/ollama serve": "ollama serve",
         "": "ptxas",
     }
     assert {one: run_name(process(1, command=one, name="ptxas")) for one in commands} == commands
