@@ -262,11 +262,6 @@ _GPU: Final[Mapping[str, tuple[str, str]]] = {
     "processes": ("processes", "Processes that hold memory of the GPU"),
 }
 """Name and help of the metrics of a GPU, by the keys of the table of fields."""
-NOT_EXPORTED: Final = frozenset(
-    {"gpu", "name", "state", "watts", "mem_percent", "free_percent", "power_percent", "ecc"}
-    | {f"{link}_{way}" for link in ("pcie", "nvlink") for way in ("rx", "tx")}
-)
-"""Fields of a GPU that are labels or no numbers, follow from others, are counters below, or are read for the screen."""
 
 _PROCESS: Final[Mapping[str, tuple[str, str]]] = {
     "memory": ("memory", "Memory of the GPU that the process holds"),
