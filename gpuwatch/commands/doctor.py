@@ -15,11 +15,11 @@ from typing import Final
 import msgspec
 
 from gpuwatch.base import files, procfs
-from gpuwatch.base.errors import GpuwatchError, UsageError
+from gpuwatch.base.errors import GpuwatchError
 from gpuwatch.base.text import clean
 from gpuwatch.commands.config import OPEN, find_closed, find_readable
 from gpuwatch.commands.console import GREEN, YELLOW, Console, fold
-from gpuwatch.commands.flags import add_flags, add_refused_demo
+from gpuwatch.commands.flags import add_flags
 from gpuwatch.commands.startup import read_snapshot
 from gpuwatch.config.paths import ADMINISTRATORS
 from gpuwatch.config.paths import path as own_path
@@ -72,7 +72,6 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, "json")
-    add_refused_demo(parser)
     parser.add_argument("--share", action="store_true", help="print what the machine's service tells others of you")
     parser.epilog = (
         "Exit codes: 0 nothing to mend, 1 something to mend (a missing driver too), 2 bad usage. "
@@ -82,8 +81,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     """Print a line for each check; return 1 where something is to be mended."""
-    if args.demo:
-        raise UsageError("--demo does not go with `gpuwatch doctor`: it checks this machine")
     console = Console(ascii_only=bool(args.ascii))
     try:  # a driver that hangs costs the sampler, a child process, and at most 30 s
         snapshot, error = read_snapshot(args, Config(), sampler, required=False), ""

@@ -86,11 +86,6 @@ def given_flags(args: argparse.Namespace, names: Iterable[str]) -> list[str]:
     return [f"--{name}" for name in names if getattr(args, name.replace("-", "_")) not in (None, False)]
 
 
-def add_refused_demo(parser: argparse.ArgumentParser) -> None:
-    """Add a hidden --demo to a command that refuses it with a reason."""
-    parser.add_argument("--demo", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-
-
 def parse_value(flag: str, parse: Callable[[str], N], text: str | None) -> N | None:
     """Parse a flag's value, None where it was not given; raises UsageError."""
     if text is None:
@@ -111,15 +106,15 @@ def parse_number(name: str, text: str, most: int, what: str) -> int:
 
 def parse_indices(text: str | None) -> tuple[int, ...]:
     """Parse a list of GPU indices, empty for all; raises UsageError."""
-    return tuple(sorted(set(parse_list(text, "3 or 0,2")))) if text is not None else ()
+    return tuple(sorted(parse_list(text, "3 or 0,2"))) if text is not None else ()
 
 
 def parse_list(text: str, allowed: str) -> tuple[int, ...]:
-    """Parse GPU indices in the order in which they are given; raises UsageError, which names what is `allowed`."""
+    """Parse GPU indices, each once, in the given order; raises UsageError, which names what is `allowed`."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and len(part) < 5 for part in parts):
         raise UsageError(f"--gpu: {text[:40]!a} is not a list of GPU indices; write {allowed}")
-    return tuple(map(int, parts))
+    return tuple(dict.fromkeys(map(int, parts)))
 
 
 def add_span_flags(parser: argparse.ArgumentParser, default: str) -> None:

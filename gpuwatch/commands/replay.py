@@ -10,7 +10,7 @@ from gpuwatch.base.text import clean
 from gpuwatch.base.threads import start_thread
 from gpuwatch.commands.dashboard import check_terminal
 from gpuwatch.commands.dashboard_setup import dashboard_options, prepare_memory
-from gpuwatch.commands.flags import add_flags, add_refused_demo, given_flags
+from gpuwatch.commands.flags import add_flags, given_flags
 from gpuwatch.commands.recorded import open_recording, parse_at
 from gpuwatch.commands.startup import check_filter_flag, configured, fixed_settings
 from gpuwatch.monitor import Monitor
@@ -22,7 +22,6 @@ from gpuwatch.ui.choices import read_choices
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, "theme", "filter")
-    add_refused_demo(parser)
     parser.add_argument("files", metavar="FILE", nargs="+", help="recordings, played as one")
     parser.add_argument("--at", metavar="TIME", help="begin at this time: 03:10, 03:10:22, '2026-11-21 03:10'")
     parser.add_argument("--copy", metavar="TO", help="copy FILE, also while it is written, instead; TO must not exist")
@@ -30,8 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace, _sampler: object = None) -> int:
     """Show the recording until the user leaves it, and return the exit code; raises UsageError."""
-    if args.demo:
-        raise UsageError("--demo does not go with `gpuwatch replay`: record the demo, and replay that")
     if args.copy is not None:
         return _copy(args)
     config = configured(args)

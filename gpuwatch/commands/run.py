@@ -67,7 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     """Reserve GPUs and become the command; returns 1 where there is no room, raises NotStartedError."""
     config = configured(args)
-    wanted, named = pick.parse_request(args), parse_gpus(args.gpu or "auto")
+    wanted = pick.parse_request(args)
+    named = () if args.gpu in (None, "auto") else parse_list(args.gpu, "auto, 3 or 0,2")
     if named and args.count is not None:
         raise UsageError("--gpu and -n exclude each other: the list says how many")
     number = pick.parse_count(args.count)
@@ -178,16 +179,6 @@ def _waiting_words(asked: Sequence[Offer], shortage: str) -> str:
     names = [f"{name} (GPU {ranges(held[name])})" for name in most[:_NAMED]]
     names += [f"{len(most) - _NAMED} more"] * (len(most) > _NAMED)
     return f"{shortage}; waiting for {', '.join(names)}"
-
-
-def parse_gpus(text: str) -> tuple[int, ...]:
-    """Parse --gpu: the indices in the given order, none for `auto`; raises UsageError."""
-    if text == "auto":
-        return ()
-    found = parse_list(text, "auto, 3 or 0,2")
-    if len(set(found)) < len(found):
-        raise UsageError(f"--gpu: {text[:40]!a} names a GPU twice")
-    return found
 
 
 def _agreement_warnings(
