@@ -157,7 +157,7 @@ def gpu_page(
     plan = plan_page(room, len(held), two_columns=two_columns)
     drawn = [one for one in gpu_graphs(gpu, graphs, titled=plan.titled) if plan.heights[one.title]]
     heights = [plan.heights[one.title] + plan.titled for one in drawn]
-    blocks = graphs.place(drawn, heights, titled=plan.titled)
+    blocks = graphs.place(drawn, heights, titled=plan.titled, axis=False)
     runs, count = find_runs(gpu, graphs, plan.runs) if plan.runs else ([], 0)
     below = [draw_rule(RUNS, [f"SM % of each: {' '.join(styles.glyphs.shades)}"], styles, width)] * plan.titled
     below = [*below * bool(runs), *draw_runs(runs, count, graphs)]
@@ -280,20 +280,18 @@ def gpu_graphs(gpu: Gpu, graphs: FrameGraphs, *, titled: bool) -> list[Graph]:
     received, sent = curve(Metric.PCIE_RX, gpu.pcie_rx), curve(Metric.PCIE_TX, gpu.pcie_tx, "faint")
     most = largest(received.values, sent.values, least=10.0 * MIB)
     unit, rate, form = (GIB, "GiB/s", "{:.1f}") if most >= GIB else (MIB, "MiB/s", "{:.0f}")
-    speeds: dict[str, Any] = {"show": lambda at: form.format(at / unit), "scale": unit, "axis": False}
+    speeds: dict[str, Any] = {"show": lambda at: form.format(at / unit), "scale": unit}
     unread = reason_words(gpu.pcie_rx)
     celsius = graphs.styles.glyphs.celsius
     hangs = get("power", "W", [power], watts, limits=limit("limit", gpu.power_limit))
     down = get("sent", rate, [sent], axis_top(most, unit), **speeds)
     ends = None if titled else ("util", "power")
-    work: dict[str, Any] = {"down": hangs, "axis": False, "ends": ends}
-    heat: dict[str, Any] = {"low": axis_low(min(degrees)), "filled": False, "axis": False}
-    heat["limits"] = limit("slows down at", gpu.slowdown_temperature)
-    found = [graphs.memory_graph(gpu, axis=False)]
+    heat: dict[str, Any] = {"low": axis_low(min(degrees)), "limits": limit("slows down at", gpu.slowdown_temperature)}
+    found = [graphs.memory_graph(gpu)]
     if _is_measured(gpu.utilization, utilization) or _is_measured(gpu.power, power):
-        found.append(get(WORK, "%", [utilization], 100.0, reason_words(gpu.utilization), **work))
+        found.append(get(WORK, "%", [utilization], 100.0, reason_words(gpu.utilization), down=hangs, ends=ends))
     if _is_measured(gpu.temperature, temperature):
-        found.append(get(HEAT, celsius, [temperature], hot, reason_words(gpu.temperature), **heat))
+        found.append(get(HEAT, celsius, [temperature], hot, reason_words(gpu.temperature), filled=False, **heat))
     if _is_measured(gpu.pcie_rx, received) and not _lacks_links(gpu, graphs):
         found.append(get(LINKS, rate, [received], axis_top(most, unit), unread, down=down, **speeds))
     return found

@@ -21,7 +21,7 @@ from gpuwatch.ui.draw.graph import Curve, Graph, at_column, plot_rows
 from gpuwatch.ui.draw.lines import Line, LineBuilder, Span, blank
 from gpuwatch.ui.draw.processes import overshoots
 from gpuwatch.ui.draw.row_list import ItemCursor
-from gpuwatch.ui.draw.sheet import Canvas, SheetPage, reason_words
+from gpuwatch.ui.draw.sheet import Canvas, LinesBlock, SheetPage, reason_words
 from gpuwatch.ui.draw.theme import Background, StyleSet
 from gpuwatch.ui.draw.time_axis import AXIS, plot_cells
 from gpuwatch.ui.draw.time_graphs import SMALL, FrameGraphs
@@ -57,23 +57,16 @@ def place_bands(count: int, room: int) -> BandLayout:
 class GpuBands(ItemCursor[Gpu]):
     """Bands of all GPUs, one of which has the cursor; each plot is drawn again only when it has changed."""
 
-    gap = 0
-
     def __init__(self) -> None:
         super().__init__()
         self.layout = BandLayout(1, 1, 0)
         self.first = 0
         """Place of the first GPU on screen."""
-        self.lines: list[Line] = []
         self._plots: dict[tuple[str, str], tuple[object, Plot]] = {}
         """Rows of the plots by the key of the GPU and their titles, and what they were drawn from."""
 
     def identity(self, row: Gpu) -> str:
         return row.key
-
-    def draw(self, styles: StyleSet, width: int) -> list[Line]:
-        """Return the lines that `gpus_page` has drawn."""
-        return self.lines
 
     def place_at(self, y: int) -> int | None:
         """Return the place of the GPU on a line; None below the bands."""
@@ -105,14 +98,14 @@ def gpus_page(
     bands.first = max(0, min(first, bands.cursor, len(gpus) - layout.shown))
     shown = gpus[bands.first : bands.first + layout.shown]
     view = View(frame, frame.received, styles, frame.snapshot.interval, strays=strays)
-    bands.lines = [line for gpu in shown for line in _Band(gpu, graphs, bands, view, right).draw()]
-    bands.lines += _draw_foot(graphs, right, layout.foot)
+    lines = [line for gpu in shown for line in _Band(gpu, graphs, bands, view, right).draw()]
+    lines += _draw_foot(graphs, right, layout.foot)
     words = ["GPUs" if len(shown) == len(gpus) else f"GPUs {shown[0].index} to {shown[-1].index} of {len(gpus)}"]
     if graphs.shown_at is not None:
         words.append(day_time(graphs.shown_at, graphs.now, "%H:%M:%S"))
     elif whole := sum(shares.usable(gpu) or 0 for gpu in gpus if known(gpu.memory.used)):
         words.append(f"{gib(sum(number(gpu.memory.used) or 0 for gpu in gpus))} of {gib(whole)} GiB")
-    return SheetPage(graphs.title(" · ".join(words)), [bands], title_end=graphs.span_words(), notice=notice)
+    return SheetPage(graphs.title(" · ".join(words)), [LinesBlock(lines)], title_end=graphs.span_words(), notice=notice)
 
 
 class _Band:

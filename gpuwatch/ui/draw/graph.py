@@ -108,8 +108,6 @@ class Graph(msgspec.Struct, frozen=True):
     """What there is to be divided among stacked curves, for the legend."""
     down: Graph | None = None
     """Graph that hangs down from the line on which this one stands: the lower half of the plot."""
-    axis: bool = True
-    """Whether it has a time axis of its own."""
     named: bool = True
     """Whether areas have their names and values inside."""
     ends: tuple[str, str] | None = None
@@ -123,9 +121,14 @@ class Graph(msgspec.Struct, frozen=True):
         return (*own, self.down.drawn_from) if self.down is not None else own
 
 
-def draw_plot(graph: Graph, styles: StyleSet, width: int, height: int, *, cursor: float | None = None) -> list[Line]:
-    """Draw all of a graph but its legend in `height` lines of `width` cells; without room for a plot they are empty."""
-    cells, rows = plot_cells(width), height - graph.axis
+def draw_plot(
+    graph: Graph, styles: StyleSet, width: int, height: int, *, axis: bool = True, cursor: float | None = None
+) -> list[Line]:
+    """Draw all of a graph but its legend in `height` lines of `width` cells; without room for a plot they are empty.
+
+    Without `axis` it has no time axis of its own.
+    """
+    cells, rows = plot_cells(width), height - axis
     if rows < 1 or cells < _LEAST_CELLS:
         return [LineBuilder(styles).build(width)] * height
     column = column_of(cursor, graph.until, graph.span, cells) if cursor is not None else None
@@ -136,8 +139,7 @@ def draw_plot(graph: Graph, styles: StyleSet, width: int, height: int, *, cursor
         builder = LineBuilder(styles).write(labels.get(row, ""), "muted", AXIS - 1, right=True)
         builder.write("|" if styles.glyphs.ascii else "┤" if row in labels else "│", "faint")
         lines.append(builder.write_spans(spans).build(width))
-    axis = [draw_axis(graph.until, graph.span, styles, width, graph.marks, column)] * graph.axis
-    return [*lines, *axis]
+    return [*lines, *[draw_axis(graph.until, graph.span, styles, width, graph.marks, column)] * axis]
 
 
 def plot_rows(graph: Graph, styles: StyleSet, cells: int, rows: int, cursor: int | None = None) -> list[list[Span]]:

@@ -64,6 +64,8 @@ class GraphBlock:
         """Lines; with one line there is the legend alone."""
         self.titled = True
         """Whether the legend is drawn."""
+        self.axis = True
+        """Whether the time axis is drawn."""
         self.cursor: float | None = None
         """Wall-clock time whose values the legend shows; None for the newest."""
         self._key: object = None
@@ -73,10 +75,11 @@ class GraphBlock:
         graph = self.graph
         if graph is None or self.height <= 0:
             return []
-        key = (id(styles), width, self.height, self.titled, self.cursor, graph.drawn_from)
+        key = (id(styles), width, self.height, self.titled, self.axis, self.cursor, graph.drawn_from)
         if key != self._key:
             self._key = key
-            self._plot = draw_plot(graph, styles, width, self.height - self.titled, cursor=self.cursor)
+            height = self.height - self.titled
+            self._plot = draw_plot(graph, styles, width, height, axis=self.axis, cursor=self.cursor)
         return [*[draw_legend(graph, styles, width, cursor=self.cursor)] * self.titled, *self._plot]
 
 
@@ -129,13 +132,14 @@ class TimeGraphs:
         return Graph(title, self.until, self.span, curves, top, unit, empty=empty or "no values in this time", **other)
 
     def place(
-        self, graphs: Sequence[Graph], heights: Sequence[int], gap: int = 0, *, titled: bool = True
+        self, graphs: Sequence[Graph], heights: Sequence[int], gap: int = 0, *, titled: bool = True, axis: bool = True
     ) -> list[GraphBlock]:
         """Return the blocks of graphs, with the lines of each and of the gap below it."""
         placed = []
         for graph, height in zip(graphs, heights, strict=True):
             block = self.blocks.setdefault(graph.title, GraphBlock())
-            block.graph, block.height, block.titled, block.cursor, block.gap = graph, height, titled, self.shown_at, gap
+            block.graph, block.height, block.titled, block.axis = graph, height, titled, axis
+            block.cursor, block.gap = self.shown_at, gap
             placed.append(block)
         return placed
 
@@ -277,8 +281,8 @@ class FrameGraphs(TimeGraphs):
 
     # -- memory ----------------------------------------------------------------------------------------------------
 
-    def memory_graph(self, gpu: Gpu, **other: Any) -> Graph:
-        """Return the graph of the memory by owner, with the declared limits of those who have any; `other` as above."""
+    def memory_graph(self, gpu: Gpu) -> Graph:
+        """Return the graph of the memory by owner, with the declared limits of those who have any."""
         timeline, key = self.frame.history.timeline, gpu.key
         styles = self.styles
         used = self.read(key, "", Metric.USED, stacked=True)
@@ -338,7 +342,6 @@ class FrameGraphs(TimeGraphs):
             empty=reason_words(memory.used),
             extent=self._series[Key(key, "", Metric.USED)].extent,
             whole=whole,
-            **other,
         )
 
     def _unowned(self, gpu: str, rest: Values, below: Values, curves: Sequence[Curve]) -> Values:

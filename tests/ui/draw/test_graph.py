@@ -69,12 +69,10 @@ def of(
     return Graph("Memory", END, 600.0, curves, top, "GiB", stacked=stacked, limits=limits, marks=marks, **other)
 
 
-def draw_graph(graph: Graph, styles: StyleSet, width: int, height: int, *, cursor: float | None = None) -> list[Line]:
+def draw_graph(graph: Graph, styles: StyleSet, width: int, height: int, **other: Any) -> list[Line]:
     """The legend and the plot."""
-    return [
-        draw_legend(graph, styles, width, cursor=cursor),
-        *draw_plot(graph, styles, width, height - 1, cursor=cursor),
-    ]
+    legend = draw_legend(graph, styles, width, cursor=other.get("cursor"))
+    return [legend, *draw_plot(graph, styles, width, height - 1, **other)]
 
 
 def text(lines: list[Line]) -> str:
@@ -119,11 +117,11 @@ def test_every_graph_is_as_large_as_asked(
     styles = STYLE_SETS[name]
     limits = (GraphLimit("limit", limit, styles("strong")), GraphLimit("max", 30.0, styles("muted")))
     marks = (Mark(cursor, "!", Style()), Mark(END - 10, "!", Style()))
-    other: dict[str, Any] = {"filled": shape != "line", "axis": height % 2 == 0}
+    other: dict[str, Any] = {"filled": shape != "line"}
     if shape == "mirrored":
         other["down"] = of(values[-1], styles=styles, top=top)
     graph = of(*values, stacked=shape == "stacked", styles=styles, top=top, limits=limits, marks=marks, **other)
-    lines = draw_graph(graph, styles, width, height, cursor=cursor)
+    lines = draw_graph(graph, styles, width, height, axis=height % 2 == 0, cursor=cursor)
     assert len(lines) == height
     assert [sum(span.cells for span in line) for line in lines] == [width] * height
     assert [len(plain(line)) for line in lines] == [width] * height
@@ -191,9 +189,9 @@ def test_filled_curves_stand_on_a_line_and_hang_from_it() -> None:
     drawn = {}
     for name in ("colours", "16", "ascii"):
         styles = STYLE_SETS[name]
-        graph = of([one for one in values for _ in range(8)], styles=styles, axis=False)
+        graph = of([one for one in values for _ in range(8)], styles=styles)
         graph = msgspec.structs.replace(graph, down=msgspec.structs.replace(graph, top=200.0))
-        lines = [draw_legend(graph, styles, 16 + AXIS), *draw_plot(graph, styles, 16 + AXIS, 4)]
+        lines = [draw_legend(graph, styles, 16 + AXIS), *draw_plot(graph, styles, 16 + AXIS, 4, axis=False)]
         drawn[name] = ["".join(plain(line)[AXIS::4]) for line in lines[1:]]
     assert drawn["colours"] == ["  ⣿ ", "⣀⣿⣿ ", "⠉⠛⣿ ", "    "]
     assert drawn["16"] == ["  █ ", "▁██ ", "▀▀█ ", "    "]
