@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -116,7 +116,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None, limits: Stray
     snapshot = read_snapshot(args, config, sampler, tmux=config.tmux, long_search=True)
     kept = idle_times(snapshot, warn=damaged.append)
     if not snapshot.demo:
-        snapshot = seen_by_caller(snapshot)
+        snapshot = replace(snapshot, viewer=caller())  # whose processes `gpuwatch kill` would end
         first = find_strays(snapshot, None, limits, idle_times=kept)
         snapshot = measure_cpu(snapshot, [one.process for one in (*first.strays, *first.possible)])
     judged = find_strays(snapshot, None, limits, idle_times=kept)
@@ -154,8 +154,3 @@ def measure_cpu(
     listed = tuple(one for one in map(seen, snapshot.processes) if one is not None)
     unlisted = tuple(replace(one, process=now) for one in snapshot.unlisted if (now := seen(one.process)) is not None)
     return replace(snapshot, processes=listed, unlisted=unlisted)
-
-
-def seen_by_caller(snapshot: Snapshot, environ: Mapping[str, str] = os.environ) -> Snapshot:
-    """Return a snapshot whose viewer is the user whose processes `gpuwatch kill` would end."""
-    return replace(snapshot, viewer=caller(environ))
