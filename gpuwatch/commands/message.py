@@ -27,7 +27,8 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     pid = parse_pid(whom, "message") if whom.isdecimal() else None
     snapshot = read_snapshot(args, config, sampler, tmux=config.tmux)
     every = rows(snapshot, idle_times=idle_times(snapshot))
-    held = [row for row in every if (row.process.user == whom if pid is None else row.holding.pid == pid)]
+    held = [row for row in every if row.holding.pid == pid]
+    held = held or [row for row in every if row.process.user == whom]  # a user without a name has a number
     if not held and pid is None:
         users = sorted({row.process.user for row in every} - {""})
         raise GpuwatchError(f"no process of {whom} holds a GPU; those who hold one: {', '.join(users) or 'nobody'}")

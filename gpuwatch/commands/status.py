@@ -91,7 +91,8 @@ def parts(status: Status, now: float) -> Iterator[StatusPart]:
     if full:
         yield StatusPart(f"{full + near} near limit", "red")
     if status.others:
-        yield StatusPart(f"{status.others} more critical", "red")
+        also = f" +{status.others - 1}" if status.others > 1 else ""
+        yield StatusPart(f"{clean(status.other, 40)}{also}" if status.other else f"{status.others} critical", "red")
     if status.over:
         worst, more = status.over[0], len(status.over) - 1
         also = f" +{more}" if more else ""

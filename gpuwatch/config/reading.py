@@ -180,6 +180,8 @@ class ConfigFile:
         others = () if place[0] in ("share", "rule", "host") else keys.all_keys()
         near = keys.nearest(last, known) or next((one for one in others if one.rpartition(".")[2] == last), "")
         hint = f"did you mean {near}?" if near else f"allowed are {', '.join(known)}"
+        if near == last:  # a key of no table
+            hint = f"{near} belongs above the first [table]"
         raise UsageError(f"{shown_path(self.path)}: unknown key {text.clean(_name(place), 80)}; {hint}")
 
     def _refuse_untrusted(self) -> None:

@@ -189,6 +189,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Number of people who hold GPU memory; None where that is not known."""
     others: int = 0
     """Critical alerts that neither a GPU's row nor `over` shows."""
+    other: str = ""
+    """Words of one of these: `GPU 1 full in 4 min`; not in the service's file."""
     over: tuple[Overuse, ...] = ()
     """The worst user first."""
     unread: int = 0

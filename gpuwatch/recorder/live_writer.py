@@ -46,6 +46,9 @@ def make_status(
     worst = max(loud, key=lambda one: (one.severity, one.rule == HEALTH), default=None)
     near = {one.gpu: one.severity.name.lower() for one in heard if one.rule == MEMORY}
     shown = {MEMORY, HEALTH, STALE, OVERSHOOT}
+    others = [one for one in heard if one.severity >= Severity.CRITICAL and one.rule not in shown]
+    soonest = next((one for one in others if one.forecast), others[0] if others else None)
+    words = (soonest.forecast or soonest.short) if soonest is not None else ""
     stamps = [gpu.sampled for gpu in snapshot.gpus if gpu.health is Health.OK and gpu.sampled]
     counts = {each.name.lower(): sum(one.severity is each for one in holding) for each in Severity}
     return Status(
@@ -65,7 +68,8 @@ def make_status(
         worst="" if worst is None else worst.title,
         severity="" if worst is None else worst.severity.name.lower(),
         people=_people(snapshot),
-        others=sum(one.severity >= Severity.CRITICAL and one.rule not in shown for one in heard),
+        others=len(others),
+        other=f"GPU {soonest.index} {words}" if soonest is not None and soonest.index is not None and words else "",
         over=_over(snapshot, [one for one in heard if one.rule == OVERSHOOT]),
         unread=unread_processes(snapshot),
         resting=() if history is None else tuple(islice(history.idle_holdings(snapshot), _MOST_RESTING)),
@@ -123,6 +127,7 @@ def publish(status: Status, snapshot: Snapshot, *, hidden: bool = False) -> Stat
         status,
         gpus=tuple(msgspec.structs.replace(gpu, left=Reason.NO_SAMPLE, processes=None) for gpu in status.gpus),
         worst="",
+        other="",
         severity="",
         people=None,
         over=() if hidden else status.over,

@@ -410,6 +410,7 @@ class GpuwatchApp(TerminalApp):
         return action != "across" or (self.dashboard.gpus.active and self.dashboard.gpus.in_cells)
 
     def action_filter(self) -> None:
+        self.clear_notifications()  # they would lie on what is typed
         self.dashboard.prompt.open(self.dashboard.processes.filter.text, self.style_set)
         self.paint()
 

@@ -47,7 +47,11 @@ NEAR = rows("critical", "critical", "warning", "")
         (Status(gpus=rows(*[""] * 8)), "8 GPUs 71%"),
         (Status(gpus=MIXED), "4 GPUs 20% · 1 lost"),  # the mean is of those that have a figure
         (Status(gpus=MIXED[:1]), "1 GPU —"),
-        (Status(gpus=NEAR, over=THREE, others=1), "4 GPUs 71% · 3 near limit · 1 more critical · ada 3.1 over +2"),
+        (Status(gpus=NEAR, over=THREE, others=1), "4 GPUs 71% · 3 near limit · 1 critical · ada 3.1 over +2"),
+        (
+            Status(gpus=NEAR, over=THREE, others=2, other="GPU 1 full in 4 min"),
+            "4 GPUs 71% · 3 near limit · GPU 1 full in 4 min +1 · ada 3.1 over +2",
+        ),
         (Status(state=SourceState.DRIVER_DOWN, gpus=rows("")), "1 GPU 71% · NVIDIA driver down"),
     ],
 )

@@ -362,7 +362,7 @@ class ColumnsDialog(OptionDialog):
         lines = {}
         for name in self._order:
             title, words = PROCESS[name].title, PROCESS[name].name
-            line = f"[{'x' if name in self._shown else ' '}] {title:<14}{words if words != title else ''}"
+            line = f"[{'x' if name in self._shown else ' '}] {title:<16}{words if words != title else ''}"
             lines[name] = line.rstrip()
         self.show_options(lines, place)
 
