@@ -126,6 +126,8 @@ async def test_every_size_is_filled_and_the_chosen_gpu_is_on_screen(ascii_only: 
                 mark = ">" if ascii_only else "›"
                 assert any(re.match(rf" {mark}. ?{index} ", line) for line in text(app).splitlines())
         assert text(app).isascii() or not ascii_only
+        await resize(app, pilot, (4, 24))  # too narrow for figures or plots, and no error
+        assert {sum(span.cells for span in line) for line in screen(app)._body.lines} == {4}
 
 
 async def test_what_is_not_known_has_a_reason_and_is_no_zero() -> None:

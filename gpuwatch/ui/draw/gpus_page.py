@@ -250,9 +250,9 @@ class _Band:
 
 def _draw_foot(graphs: FrameGraphs, right: int, lines: int) -> list[Line]:
     """Draw the time axis with the events on it, the newest of them, and the strip of the last day."""
-    width, words = graphs.width + right, ("memory by owner over utilization", "memory over utilization", "")
+    width, words = graphs.width + right, ("memory by owner over utilization", "memory over utilization")
     recent = graphs.events(lambda alert: graphs.start <= alert.raised < graphs.until)
-    found = [(graphs.axis_line(recent), next(one for one in words if len(one) < right))]
+    found = [(graphs.axis_line(recent), next((one for one in words if len(one) < right), ""))]
     found.append(((*blank(graphs.styles, AXIS - 1), *graphs.event_line(recent, width - AXIS + 1)), ""))
     found += zip(graphs.strip_lines(graphs.frame.snapshot.gpus, times=True), ("memory of all GPUs", ""), strict=False)
     builders = [(LineBuilder(graphs.styles).write_spans(line).gap(), words) for line, words in found[:lines]]

@@ -242,7 +242,7 @@ class FrameGraphs(TimeGraphs):
         if self.shown_at is None:
             return number(READ_GPU[metric](gpu))
         values = self.read(gpu.key, "", metric, stacked=metric is Metric.USED)
-        return at_column(values, self.column or 0, plot_cells(self.width))
+        return at_column(values, self.column or 0, max(1, plot_cells(self.width)))
 
     @property
     def _since(self) -> float | None:
