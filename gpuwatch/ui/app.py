@@ -309,7 +309,8 @@ class GpuwatchApp(TerminalApp):
     def _view(self, frame: Frame, now: float) -> View:
         paused = None if self._paused_at is None else now - self._paused_at
         strays = {one.key: one for one in self.strays_of(frame).strays}
-        return View(frame, now, self.style_set, self.interval, paused, self.options.read_only, strays)
+        key = next(iter(self.options.keys.of("strays")), "")
+        return View(frame, now, self.style_set, self.interval, paused, self.options.read_only, strays, key)
 
     def strays_of(self, frame: Frame) -> StrayReport:
         """Return the strays among the viewer's processes in a frame; the last frame is searched once."""
@@ -586,7 +587,7 @@ class GpuwatchApp(TerminalApp):
         if frame is None or not held:
             return
         if held[0].process.uid is None or held[0].mine:
-            why = "these are your own: K ends one, S lists your strays" if held[0].mine else "its owner is not known"
+            why = "these are your own" if held[0].mine else "its owner is not known"
             self.notify(why, markup=False, timeout=4)
             return
         words, tmux = message(held, frame.snapshot, self.options.allowances), "TMUX" in os.environ

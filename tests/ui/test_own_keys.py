@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from gpuwatch.config.keymap import PRESETS, RESERVED, Keys, actions
+from gpuwatch.sources.demo import DemoSource
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.draw.keys import KEYS, commands, replay_keys
 from gpuwatch.ui.screens.dialog import OwnerMessageDialog
@@ -40,6 +41,12 @@ async def test_the_keys_of_the_options_count_and_no_others() -> None:
         assert "Tree: runs, their ranks and their workers" not in {one.name for one in commands(app.keys)}
         await press(pilot, "question_mark")
         assert "F5 ^r" in text(app)
+
+
+@pytest.mark.parametrize(("strays", "words"), [(("x",), "of yours: x"), ((), "of yours")])
+async def test_a_row_of_a_gpu_names_the_users_key_for_strays(strays: tuple[str, ...], words: str) -> None:
+    async with running(frame(DemoSource().at(42.0)), (160, 36), keys=Keys(strays=strays)) as (app, _):
+        assert any(line.rstrip().endswith(words) for line in screen(app)), text(app)
 
 
 async def test_the_keys_of_nvitop() -> None:

@@ -396,7 +396,8 @@ class _GpuRow:
         words += dict.fromkeys(self._words_of(alert) for alert in about if not alert.quiet)
         words += _held_back(gpu)
         strays = sum(gpu.key in one.gpus for one in view.strays.values())
-        words += [f"{strays} stray{'s' * (strays != 1)} of yours: S"] * bool(strays)
+        key = f": {view.strays_key}" if view.strays_key else ""
+        words += [f"{strays} stray{'s' * (strays != 1)} of yours{key}"] * bool(strays)
         if known(gpu.ecc_uncorrected) and gpu.ecc_uncorrected > 0:
             words.append(f"{gpu.ecc_uncorrected:.0f} ECC error{'s' * (gpu.ecc_uncorrected != 1)}")
         if gpu.holdings_note:

@@ -39,6 +39,8 @@ class View(msgspec.Struct, frozen=True):
     read_only: bool = False
     strays: Mapping[tuple[int, int], Stray] = msgspec.field(default_factory=dict)
     """The viewer's own, by process (pid, start)."""
+    strays_key: str = ""
+    """Key that lists them, on a screen that has it."""
     playback: Playback | None = None
     """State of the replay; None where the present is shown."""
 
