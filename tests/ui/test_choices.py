@@ -170,7 +170,7 @@ async def test_columns_are_chosen_and_ordered_in_a_dialog() -> None:
         await press(pilot, "C")
         assert isinstance(top(app), ColumnsDialog)
         assert "[x] PID" in text(app)
-        assert "[x] GiB           memory" in text(app)
+        assert "[x] GiB             memory" in text(app)
         await press(pilot, "down", "space")
         assert shown(app) == [name for name in before if name != "pid"]
         await press(pilot, "space", "greater_than_sign")

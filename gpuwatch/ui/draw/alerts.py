@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from rich.cells import cell_len
 
@@ -14,6 +14,9 @@ from gpuwatch.monitor import Frame
 from gpuwatch.ui.draw.lines import Line, LineBuilder
 from gpuwatch.ui.draw.theme import Role, StyleSet
 from gpuwatch.ui.draw.view import clock, mark_of
+
+_OLD: Final = 15.0
+"""Seconds without a sample of an alert after which its line says from when its figures are; some come each 10 s."""
 
 
 def alerts_of(frame: Frame) -> tuple[Alert, ...]:
@@ -68,18 +71,18 @@ def draw_alerts(frame: Frame, styles: StyleSet, width: int, height: int) -> Aler
         return AlertLines()
     alerts, standing = alerts_of(frame), count_standing(frame)
     shown, wide = alerts[:height], width >= 100
-    drawn = [_line(alert, styles, width, wide) for alert in shown]
+    drawn = [_line(alert, frame, styles, width, wide) for alert in shown]
     counts = [f"+{len(alerts) - height}"] * (len(alerts) > height) + [f"{standing} older: press e"] * bool(standing)
     more = f" {styles.glyphs.dot} ".join(counts)
     if more:
         builder = LineBuilder(styles)
         if shown:
-            builder.write_spans(_line(shown[-1], styles, width - cell_len(more) - 2, wide)).gap(2)
+            builder.write_spans(_line(shown[-1], frame, styles, width - cell_len(more) - 2, wide)).gap(2)
         drawn[max(0, len(drawn) - 1) :] = [builder.write(more, "muted").build(width)]
     return AlertLines(drawn, shown, (width - cell_len(more)) * bool(shown))
 
 
-def _line(alert: Alert, styles: StyleSet, width: int, wide: bool) -> Line:
+def _line(alert: Alert, frame: Frame, styles: StyleSet, width: int, wide: bool) -> Line:
     mark, role = mark_of(alert.severity, styles.glyphs)
     seen = alert.acknowledged
     builder = LineBuilder(styles).write(mark, "muted" if seen else role, 2)
@@ -89,7 +92,9 @@ def _line(alert: Alert, styles: StyleSet, width: int, wide: bool) -> Line:
     weight: Role = "muted" if seen else "text" if alert.severity is Severity.NOTE else "strong"
     builder.write(alert.title, weight, min(cell_len(alert.title), room))
     room = width - builder.cells
-    evidence = f"at {clock(alert.seen)}: {alert.evidence}" if alert.unjudged else alert.evidence
+    # Kept for a while where what it rests on cannot be read any more: the figures are those of then.
+    is_old = alert.unjudged or frame.received - alert.raised_monotonic - alert.lasted > _OLD
+    evidence = f"at {clock(alert.seen)}: {alert.evidence}" if is_old and alert.seen else alert.evidence
     if evidence and room > 12:
         builder.gap(2).write(evidence, "muted", room - 2)
     return builder.build(width)
