@@ -111,7 +111,10 @@ def test_a_place_is_free_again_when_its_program_has_ended(launch: Launcher) -> N
     assert list(launch.shared.iterdir()) == []
 
 
-def test_it_waits_for_an_empty_gpu_and_says_for_whom(launch: Launcher, driver: Driver) -> None:
+def test_it_waits_for_an_empty_gpu_and_says_for_whom(launch: Launcher, driver: Driver, tmp_path: Path) -> None:
+    config, mail = tmp_path / "gpuwatch.toml", tmp_path / "mail"
+    config.write_text(f"[notify]\nruns = true\ncommand = ['/bin/sh', '-c', 'cat >>{mail}']\n")
+    config.chmod(0o600)
     user = pwd.getpwuid(os.geteuid()).pw_name
     driver.gpus[1] = Gpu(1, memory_used=GIB)
     driver.procs.append(Proc(1, os.getpid(), memory=GIB))
@@ -122,7 +125,8 @@ def test_it_waits_for_an_empty_gpu_and_says_for_whom(launch: Launcher, driver: D
     assert first == (
         "gpuwatch: no GPU is empty; GPU 1 has 78.1 GiB left: `--memory 78GiB` or `--share 0.9`; `--wait` waits"
     )
-    with launch.started("run", "--empty", "--wait", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES") as process:
+    waits = ("run", "--empty", "--wait", "--config", str(config), "--")
+    with launch.started(*waits, "sh", "-c", "echo $CUDA_VISIBLE_DEVICES") as process:
         assert process.stderr is not None
         assert process.stderr.readline() == f"gpuwatch: no GPU is empty; waiting for {user} (GPU 0-1)\n"
         driver.procs.pop(0)
@@ -131,6 +135,7 @@ def test_it_waits_for_an_empty_gpu_and_says_for_whom(launch: Launcher, driver: D
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, f"{uuid(driver, 0)}\n")
     assert err == "gpuwatch: GPU 0: 79.1 GiB free, 79.1 GiB reserved for you, cuda:0\n"
+    assert "starts on GPU 0" in json.loads(mail.read_text())["message"]
 
 
 def test_what_can_never_fit_is_not_waited_for(launch: Launcher) -> None:
