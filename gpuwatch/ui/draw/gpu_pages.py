@@ -20,7 +20,7 @@ from gpuwatch.model.fields import GPU, PROCESS, Amount, Field, Row, RowKey, read
 from gpuwatch.model.shares import usable
 from gpuwatch.model.snapshot import Gpu, Health, Promise, Reading, Reason, Snapshot, known, number
 from gpuwatch.monitor import Frame
-from gpuwatch.ui.draw.gpus import short_name, state_of
+from gpuwatch.ui.draw.gpus import alerts_by_gpu, short_name, state_of
 from gpuwatch.ui.draw.graph import Curve, Graph, GraphLimit, axis_low, axis_top
 from gpuwatch.ui.draw.lines import Line, LineBuilder, Span, draw_rule
 from gpuwatch.ui.draw.processes import overshoots
@@ -53,8 +53,6 @@ HEAT: Final = "heat"
 LINKS: Final = "links: received up, sent down"
 RUNS: Final = "who came and went"
 """Titles of the graphs."""
-_PLAIN: Final = 5
-"""Facts of the memory that have one number each."""
 METERS: Final = 140
 """Cells of a line from which on its figures have meters."""
 _OF_INSTANCE: Final = [GPU["memory"].of(reading("memory.used")), GPU["total"].of(reading("memory.total"), fact="{}")]
@@ -178,7 +176,8 @@ def gpu_page(
         left, right = [*blocks, LinesBlock(below), processes, LinesBlock(foot, 1)], facts
     view = View(frame, frame.received, styles, frame.snapshot.interval, strays=strays or {})
     title = graphs.title(f"GPU {gpu.index} · {short_name(gpu.name) or '?'}")
-    mark, role, words = state_of(view, gpu, max(0, canvas.width - len(title) - 26))
+    alerts = alerts_by_gpu(frame)[gpu.key]
+    mark, role, words = state_of(view, gpu, alerts, max(0, canvas.width - len(title) - 26))
     state = (("  ", role), (f"{mark} " * (mark != " "), role), *words) if any(text for text, _ in words) else ()
     head = [headline(gpu, graphs, canvas.width)]
     return SheetPage(title, left, right, graphs.span_words(), notice, over=over, state=state, head=head, ruled=True)
@@ -311,8 +310,7 @@ def room_section(gpu: Gpu, frame: Frame) -> Section:
     known_kinds = [(words, one) for key, words in kinds.items() if isinstance(one := GPU[key].read(gpu), Amount)]
     sizes = [f"{words}{size(one.number) if not words else gib(one.number)}" for words, one in known_kinds]
     facts = [Fact("free", ", ".join(sizes))]
-    facts += _memory_facts(gpu, snapshot, history.unknown_memory_starts(snapshot))[_PLAIN:]
-    facts += _declared_facts(gpu, snapshot)
+    facts += _memory_facts(gpu, snapshot, history)
     trend = history.gpu(gpu.key).trend
     if trend is not None and trend.speed > 0:
         soon = next((alert.forecast for alert in frame.alerts if alert.gpu == gpu.key and alert.forecast), "")
@@ -343,8 +341,8 @@ def gpu_section(gpu: Gpu, snapshot: Snapshot, history: HistoryView | None = None
     shown = [field_fact(GPU["utilization"], gpu), *(_with_limit(key, limit, gpu) for key, limit in limits.items())]
     throttle = gpu.throttle if isinstance(gpu.throttle, Reason) else ", ".join(throttle_words(gpu.throttle))
     facts += [
-        *(_memory_facts(gpu, snapshot, history.unknown_memory_starts(snapshot) if history else {}) if room else ()),
-        *(_declared_facts(gpu, snapshot) if room else ()),
+        *(field_fact(GPU[key], gpu) for key in ("total", "memory", "free", "left", "reserved") if room),
+        *(_memory_facts(gpu, snapshot, history) if room else ()),
         *(one for one in shown if room or one.missing),
         *(field_fact(GPU[key], gpu) for key in _RATES if is_used(GPU[key], gpu)),
         *(field_fact(GPU[key], gpu) for key in ("fan", "sm_clock", "memory_clock", "pstate")),
@@ -373,15 +371,15 @@ def _with_limit(key: str, limit_key: str, gpu: Gpu) -> Fact:
     return found if found.missing else replace(found, value=words)
 
 
-def _memory_facts(gpu: Gpu, snapshot: Snapshot, starts: Mapping[str, shares.UnknownMemoryStart]) -> list[Fact]:
-    """Describe the memory, and the likely causes where no listed process holds a part of it."""
+def _memory_facts(gpu: Gpu, snapshot: Snapshot, history: HistoryView | None) -> list[Fact]:
+    """Describe what is promised and declared of the memory, and why no listed process may hold a part of it."""
+    starts = history.unknown_memory_starts(snapshot) if history is not None else {}
     unified = [Fact("unified", "the GPU shares the machine's memory; these are the machine's figures")]
     likely = [
         Fact("" if place else "likely cause", one.reason, aside=one.step)
         for place, one in enumerate(one for one in GapEvidence(snapshot, starts).causes(gpu) if not one.harmless)
     ]
     return [
-        *(field_fact(GPU[key], gpu) for key in ("total", "memory", "free", "left", "reserved")),
         *(
             Fact("" if place else "promised", f"{size(one.bytes)} to {one.user}, {promise_words(one, snapshot.taken)}")
             for place, one in enumerate(gpu.promises)
@@ -389,6 +387,7 @@ def _memory_facts(gpu: Gpu, snapshot: Snapshot, starts: Mapping[str, shares.Unkn
         *[field_fact(GPU["unknown"], gpu)] * (not known(gpu.unattributed) or gpu.unattributed >= 0.05 * GIB),
         *unified * gpu.memory.unified,
         *likely,
+        *_declared_facts(gpu, snapshot),
     ]
 
 

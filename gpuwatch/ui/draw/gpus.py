@@ -542,9 +542,9 @@ def severity_mark(gpu: Gpu, alerts: Sequence[Alert], glyphs: Glyphs, *, stale: b
     return mark_of(worst, glyphs)
 
 
-def state_of(view: View, gpu: Gpu, cells: int) -> tuple[str, Role, Cell]:
+def state_of(view: View, gpu: Gpu, alerts: Sequence[Alert], cells: int) -> tuple[str, Role, Cell]:
     """Return the mark of a GPU, the role of its words, and its state in `cells` cells, as in its row."""
-    row = _GpuRow(view, gpu, alerts_by_gpu(view.frame)[gpu.key], (), cells, {})
+    row = _GpuRow(view, gpu, alerts, (), cells, {})
     return row.mark, row.role, row.state() if gpu.health is Health.OK else ((gpu.health.value, row.role),)
 
 

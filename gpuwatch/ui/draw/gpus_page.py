@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, TypeAlias
 from msgspec.structs import replace
 from rich.cells import cell_len
 
-from gpuwatch.alerts.alert import Severity
+from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.analysis.strays import Stray
 from gpuwatch.base.text import fit
 from gpuwatch.base.units import GIB, gib
@@ -16,7 +16,7 @@ from gpuwatch.history.timeline import Metric
 from gpuwatch.model import shares
 from gpuwatch.model.fields import GPU
 from gpuwatch.model.snapshot import Gpu, Health, Reason, known, number
-from gpuwatch.ui.draw.gpus import state_of
+from gpuwatch.ui.draw.gpus import alerts_by_gpu, state_of
 from gpuwatch.ui.draw.graph import Curve, Graph, at_column, plot_rows
 from gpuwatch.ui.draw.lines import Line, LineBuilder, Span, blank
 from gpuwatch.ui.draw.processes import overshoots
@@ -98,7 +98,8 @@ def gpus_page(
     bands.first = max(0, min(first, bands.cursor, len(gpus) - layout.shown))
     shown = gpus[bands.first : bands.first + layout.shown]
     view = View(frame, frame.received, styles, frame.snapshot.interval, strays=strays)
-    lines = [line for gpu in shown for line in _Band(gpu, graphs, bands, view, right).draw()]
+    alerts = alerts_by_gpu(frame)
+    lines = [line for gpu in shown for line in _Band(gpu, graphs, bands, view, alerts[gpu.key], right).draw()]
     lines += _draw_foot(graphs, right, layout.foot)
     words = ["GPUs" if len(shown) == len(gpus) else f"GPUs {shown[0].index} to {shown[-1].index} of {len(gpus)}"]
     if graphs.shown_at is not None:
@@ -111,9 +112,12 @@ def gpus_page(
 class _Band:
     """Band of a GPU: its plots, and the figures of now or of the cursor's time beside them."""
 
-    def __init__(self, gpu: Gpu, graphs: FrameGraphs, bands: GpuBands, view: View, width: int) -> None:
-        """`width` is that of the figures."""
+    def __init__(
+        self, gpu: Gpu, graphs: FrameGraphs, bands: GpuBands, view: View, alerts: Sequence[Alert], width: int
+    ) -> None:
+        """`alerts` are those of the GPU's row, and `width` is that of the figures."""
         self._gpu, self._graphs, self._bands, self._view, self._width = gpu, graphs, bands, view, width
+        self._alerts = alerts
         self._column, self._cells = graphs.column, plot_cells(graphs.width)
         memory = graphs.memory_graph(gpu)
         # All GPUs have the same axis, so that the fuller one looks fuller.
@@ -134,7 +138,9 @@ class _Band:
             *self._bands.plot(gpu, self._memory, styles, self._cells, rows - low, self._column),
             *self._bands.plot(gpu, use, styles, self._cells, low, self._column),
         ]
-        mark, role, _ = state_of(self._view, gpu, self._width) if self._column is None else (" ", "text", ())
+        mark, role, _ = (
+            state_of(self._view, gpu, self._alerts, self._width) if self._column is None else (" ", "text", ())
+        )
         bar, figures, lines = "|" if styles.glyphs.ascii else "┃" if self._is_chosen else "│", self._figures(rows), []
         for row in range(rows):
             builder = LineBuilder(styles, self._background if row == 0 else "base")
@@ -204,7 +210,7 @@ class _Band:
     def _write_state(self, builder: LineBuilder) -> None:
         """Write the state of now; there is none of the cursor's time."""
         if self._column is None:
-            for words, style in state_of(self._view, self._gpu, self._width - builder.cells)[2]:
+            for words, style in state_of(self._view, self._gpu, self._alerts, self._width - builder.cells)[2]:
                 builder.write(words, style)
 
     def _owners(self) -> list[tuple[float, Curve]]:
