@@ -233,7 +233,7 @@ def _about(file: Path) -> str:
     if file.suffix == ".py":
         return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
     if file.suffix == ".md":
-        return summary(file.stem)
+        return summary(file.stem) if file.parent == FOLDER else "This page."
     return _OTHER_FILES.get(file.name) or _OTHER_FILES.get(file.suffix, "")
 
 
@@ -243,8 +243,8 @@ TABLES: Final[dict[str, Callable[[], Iterator[str]]]] = {
 
 
 def documents() -> list[Path]:
-    """Return README.md and the pages."""
-    return [CHECKOUT / "README.md", *sorted(FOLDER.glob("*.md"))]
+    """Return README.md, the design and the pages."""
+    return [CHECKOUT / "README.md", PACKAGE / "README.md", *sorted(FOLDER.glob("*.md"))]
 
 
 def filled(text: str) -> str:

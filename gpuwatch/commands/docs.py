@@ -22,20 +22,19 @@ from gpuwatch.commands.console import Console, in_ascii
 from gpuwatch.commands.flags import add_flags
 
 PAGES: Final = (
-    "guide",
-    "commands",
+    "screen",
     "shares",
     "alerts",
-    "configuration",
-    "stream",
-    "service",
     "fleet",
-    "metrics",
     "recording",
-    "shell",
+    "admin",
+    "troubleshooting",
+    "data",
+    "commands",
+    "configuration",
+    "json",
+    "metrics",
     "python",
-    "design",
-    "security",
 )
 """The pages, in the order in which people read them."""
 
@@ -51,7 +50,7 @@ _LESS: Final = "-FRX"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser)
-    parser.add_argument("page", metavar="PAGE", nargs="?", help="such as guide or alerts (default: list the pages)")
+    parser.add_argument("page", metavar="PAGE", nargs="?", help="such as screen or alerts (default: list the pages)")
 
 
 def main(

@@ -4,7 +4,7 @@ It answers each `Question` on stdin by an `Answer` on stdout, in the same order.
 without a question, or when it has grown large. Its client kills it when one answer takes too long.
 
 It is no thread of the sampler: parsing a hostile script holds the interpreter's lock, and a thread that reads from a
-dead file server cannot be ended. The first inspector is forked from the sampler; see "Decisions" in docs/design.md.
+dead file server cannot be ended. The first inspector is forked from the sampler; see "Decisions" in gpuwatch/README.md.
 """
 
 from __future__ import annotations

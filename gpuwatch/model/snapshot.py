@@ -5,7 +5,7 @@ or a string. Memory is in bytes, utilization in percent (0 to 100), temperature 
 wall-clock times are seconds since the epoch, monotonic times are seconds. All text is clean. What cannot be read is
 empty or None, never made up.
 
-The docstrings of classes and fields are the reference of the stream in the guide (`docs/stream.md`).
+The docstrings of classes and fields are the reference of the stream in the guide (`docs/json.md`).
 """
 
 from __future__ import annotations

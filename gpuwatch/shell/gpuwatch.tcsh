@@ -36,6 +36,6 @@ complete gpuwatch \
         'n/--web-config/f/' \
         'p/1/(explain events replay fleet doctor docs pick run strays kill message report watch export notify status config completion)/' \
         'n/replay/f/' \
-        'n/docs/(guide commands shares alerts configuration stream service fleet metrics recording shell python design security)/' \
+        'n/docs/(screen shares alerts fleet recording admin troubleshooting data commands configuration json metrics python)/' \
         'n/completion/(bash zsh fish tcsh)/' \
         'p/*/()/'

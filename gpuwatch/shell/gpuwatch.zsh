@@ -94,7 +94,7 @@ _shtab_gpuwatch_docs_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
   "--ascii[print only ASCII characters]"
-  ":such as guide or alerts (default\: list the pages):(guide commands shares alerts configuration stream service fleet metrics recording shell python design security)"
+  ":such as screen or alerts (default\: list the pages):(screen shares alerts fleet recording admin troubleshooting data commands configuration json metrics python)"
 )
 
 # guard to ensure default positional specs are added only once per session

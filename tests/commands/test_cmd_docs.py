@@ -45,8 +45,8 @@ def test_the_pager_is_that_of_the_user(variable: str, command: list[str]) -> Non
 @pytest.mark.parametrize(
     ("page", "pager_command", "shown"),
     [
-        ("design", "head -n 5", "Design"),  # a pager that does not read all is no error
-        ("security", "no-such-program", "In the demo nothing is ever signalled."),
+        ("screen", "head -n 5", "Guide"),  # a pager that does not read all is no error
+        ("data", "no-such-program", "In the demo nothing is ever signalled."),
     ],
 )
 def test_in_a_terminal_a_page_goes_through_the_pager_if_there_is_one(page: str, pager_command: str, shown: str) -> None:

@@ -76,7 +76,7 @@ def _unread(frame: Frame | None) -> list[Section]:
     facts = (
         Fact("why", "Linux shows an environment to its owner and to root alone"),
         Fact("so", "whether they hold more is not seen, and left may be less"),
-        Fact("mend", "root can start a service for all: `gpuwatch docs service`"),
+        Fact("mend", "root can start a service for all: `gpuwatch docs admin`"),
     )
     return [Section(words[:1].upper() + words[1:], facts)] * bool(count)
 
