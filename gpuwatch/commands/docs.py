@@ -22,14 +22,19 @@ from gpuwatch.commands.console import Console, in_ascii
 from gpuwatch.commands.flags import add_flags
 
 PAGES: Final = (
+    "start",
     "screen",
+    "strays",
     "shares",
     "alerts",
+    "report",
     "fleet",
+    "ssh",
     "recording",
     "admin",
     "troubleshooting",
     "data",
+    "terms",
     "commands",
     "configuration",
     "json",

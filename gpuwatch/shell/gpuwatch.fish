@@ -136,7 +136,7 @@ complete -c gpuwatch -n '_shtab_gpuwatch_using; and test $_shtab_gpuwatch_npos -
 complete -c gpuwatch -n '_shtab_gpuwatch_using docs' -s h -l help -d 'show this help message and exit'
 complete -c gpuwatch -n '_shtab_gpuwatch_using docs' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'read FILE instead of your gpuwatch.toml'
 complete -c gpuwatch -n '_shtab_gpuwatch_using docs' -l ascii -d 'print only ASCII characters'
-complete -c gpuwatch -n '_shtab_gpuwatch_using docs; and test $_shtab_gpuwatch_npos -eq 0' -ka "screen shares alerts fleet recording admin troubleshooting data commands configuration json metrics python" -d 'such as screen or alerts (default: list the pages)'
+complete -c gpuwatch -n '_shtab_gpuwatch_using docs; and test $_shtab_gpuwatch_npos -eq 0' -ka "start screen strays shares alerts report fleet ssh recording admin troubleshooting data terms commands configuration json metrics python" -d 'such as screen or alerts (default: list the pages)'
 complete -c gpuwatch -n '_shtab_gpuwatch_using; and test $_shtab_gpuwatch_npos -eq 0' -a pick -d 'Print GPUs that have room, for CUDA_VISIBLE_DEVICES.'
 complete -c gpuwatch -n '_shtab_gpuwatch_using pick' -s h -l help -d 'show this help message and exit'
 complete -c gpuwatch -n '_shtab_gpuwatch_using pick' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'read FILE instead of your gpuwatch.toml'

@@ -36,6 +36,6 @@ complete gpuwatch \
         'n/--web-config/f/' \
         'p/1/(explain events replay fleet doctor docs pick run strays kill message report watch export notify status config completion)/' \
         'n/replay/f/' \
-        'n/docs/(screen shares alerts fleet recording admin troubleshooting data commands configuration json metrics python)/' \
+        'n/docs/(start screen strays shares alerts report fleet ssh recording admin troubleshooting data terms commands configuration json metrics python)/' \
         'n/completion/(bash zsh fish tcsh)/' \
         'p/*/()/'

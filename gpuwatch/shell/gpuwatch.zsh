@@ -94,7 +94,7 @@ _shtab_gpuwatch_docs_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
   "--ascii[print only ASCII characters]"
-  ":such as screen or alerts (default\: list the pages):(screen shares alerts fleet recording admin troubleshooting data commands configuration json metrics python)"
+  ":such as screen or alerts (default\: list the pages):(start screen strays shares alerts report fleet ssh recording admin troubleshooting data terms commands configuration json metrics python)"
 )
 
 # guard to ensure default positional specs are added only once per session

@@ -45,7 +45,7 @@ def test_the_pager_is_that_of_the_user(variable: str, command: list[str]) -> Non
 @pytest.mark.parametrize(
     ("page", "pager_command", "shown"),
     [
-        ("screen", "head -n 5", "Guide"),  # a pager that does not read all is no error
+        ("screen", "head -n 5", "The screen"),  # a pager that does not read all is no error
         ("data", "no-such-program", "In the demo nothing is ever signalled."),
     ],
 )
