@@ -23,6 +23,7 @@ import gpuwatch
 from gpuwatch.alerts.rules.custom import GRAMMARS
 from gpuwatch.commands.completion import FOLDER as SHELL
 from gpuwatch.commands.docs import FOLDER, PAGES, summary
+from gpuwatch.commands.doctor import CHECKS
 from gpuwatch.config.keys import keys_of, sections, value_of
 from gpuwatch.config.types import Config
 from gpuwatch.export.metrics import ALIASES, GROUPS
@@ -70,6 +71,14 @@ def configuration() -> Iterator[str]:
             default = key.write(value_of(Config(), name))
             yield f"| `{key.name}` | `{default}` | {_cell(key.range)} | {_cell(key.description)} |"
         yield ""
+
+
+def checks() -> Iterator[str]:
+    """Yield what each check of `gpuwatch doctor` examines."""
+    yield "| check | what it examines |"
+    yield "|---|---|"
+    for name, words in CHECKS.items():
+        yield f"| {name} | {words} |"
 
 
 def _cell(text: str) -> str:
@@ -238,7 +247,7 @@ def _about(file: Path) -> str:
 
 
 TABLES: Final[dict[str, Callable[[], Iterator[str]]]] = {
-    one.__name__: one for one in (figures, keys, configuration, stream, metrics, pages, layers, tree)
+    one.__name__: one for one in (figures, keys, configuration, checks, stream, metrics, pages, layers, tree)
 }
 
 

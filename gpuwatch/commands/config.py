@@ -115,20 +115,20 @@ def check(given: str | None, administrators: Path, check_urls: CheckUrls) -> tup
     if closed := find_closed(administrators):
         lines.append(f"{shown_path(administrators)}: warning: {closed}; {OPEN}")
     lines += [*_warnings(config, origins, check_urls, administrators)]
-    return lines or [f"{shown_path(path())}: not there; the defaults apply"], 0
+    return lines or [f"{shown_path(path())}: no such file; the defaults apply"], 0
 
 
-OPEN: Final = f"`chmod a+r` it; secrets of [notify] belong in {SECRETS} beside it, which root alone can read"
-"""Mend of a file of the administrator that holds for root alone."""
+OPEN: Final = f"run `chmod a+r` on it; put secrets of [notify] into {SECRETS} next to it, which only root can read"
+"""Fix for a file of the administrator that applies only to root."""
 
 
 def find_closed(administrators: Path) -> str:
-    """Return that the administrator's file holds for root alone; empty where it is for everybody."""
+    """Return that the administrator's file applies only to root; empty where it applies to everybody."""
     try:
         mode = stat.S_IMODE(administrators.stat().st_mode)
     except OSError:
         return ""
-    return "" if mode & stat.S_IROTH else f"it applies to root alone (mode {mode:04o})"
+    return "" if mode & stat.S_IROTH else f"it applies only to root (mode {mode:04o})"
 
 
 def _warnings(
@@ -152,10 +152,10 @@ def find_readable(file: Path, administrators: Path) -> str:
     if not mode & (stat.S_IRGRP | stat.S_IROTH):
         return ""
     named = text.clean(str(file))
-    mend = f"`chmod go-r {named}` ends that"
+    fix = f"run `chmod go-r {named}`"
     if file == administrators:
-        mend = f"move [notify] to {administrators.with_name(SECRETS)}, which root alone can read (chmod 600)"
-    return f"others can read these secrets (mode {mode:04o}); {mend}"
+        fix = f"move [notify] to {administrators.with_name(SECRETS)}, which only root can read (chmod 600)"
+    return f"others can read these secrets (mode {mode:04o}); {fix}"
 
 
 def _in_ascii(line: str) -> str:

@@ -1,4 +1,4 @@
-"""`gpuwatch doctor`: checks of the machine, the terminal and the files, each with its mend. It changes nothing."""
+"""`gpuwatch doctor`: checks of the machine, the terminal and the files, each with a suggested fix; changes nothing."""
 
 from __future__ import annotations
 
@@ -43,19 +43,35 @@ _MOST_PROGRAMS: Final = 1000
 
 class CheckMark(StrEnum):
     OK = "ok"
-    MEND = "mend"
-    """Something is to be mended; the exit code is 1."""
+    FIX = "fix"
+    """Something is wrong; the exit code is 1."""
     NOTE = "note"
     """It limits what gpuwatch shows, or could not be checked; nothing is broken."""
 
 
+CHECKS: Final = {
+    "driver": "the versions of the driver's library and kernel module, and whether they match",
+    "GPUs": "the health of each GPU, and whether its list of processes is complete",
+    "persistence mode": "whether it is on; without it, the first program on an idle GPU starts 1 to 3 s later",
+    "device files": "whether you may open `/dev/nvidia*`",
+    "hidepid": "whether `/proc` hides the processes of other users",
+    "service": "whether the machine's service runs, and what it publishes for everybody",
+    "container": "in a container: its own PIDs, hidden GPUs, the capability `utility`",
+    "terminal": "TERM, UTF-8 and the size of the terminal",
+    "clipboard": "in tmux: whether `set-clipboard` or `allow-passthrough` lets `y` copy to the clipboard (OSC 52)",
+    "configuration": "mistakes in `gpuwatch.toml`, and who can read its secrets",
+    "store": "whether your store can be read and written: permissions, and space on its disk",
+}
+"""What each check examines, in their order, for the documentation."""
+
+
 class Check(msgspec.Struct, frozen=True):
-    """One line: what was checked, what was found, and the step that mends it."""
+    """One line: what was checked, what was found, and the suggested fix."""
 
     name: str
     mark: CheckMark
     found: str
-    mend: str = ""
+    fix: str = ""
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,15 +88,15 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, "json")
-    parser.add_argument("--share", action="store_true", help="print what the machine's service tells others of you")
+    parser.add_argument("--share", action="store_true", help="print what the machine's service publishes about you")
     parser.epilog = (
-        "Exit codes: 0 nothing to mend, 1 something to mend (a missing driver too), 2 bad usage. "
+        "Exit codes: 0 nothing to fix, 1 something to fix (a missing driver too), 2 bad usage. "
         "Data on stdout, messages on stderr."
     )
 
 
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
-    """Print a line for each check; return 1 where something is to be mended."""
+    """Print a line for each check; return 1 where something is to be fixed."""
     console = Console(ascii_only=bool(args.ascii))
     try:  # a driver that hangs costs the sampler, a child process, and at most 30 s
         snapshot, error = read_snapshot(args, Config(), sampler, required=False), ""
@@ -100,14 +116,14 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
         console.print_json(msgspec.json.encode(document).decode())
     else:
         console.print(*format_checks(checks, color=console.color, width=console.width))
-    return int(any(one.mark is CheckMark.MEND for one in checks))
+    return int(any(one.mark is CheckMark.FIX for one in checks))
 
 
 def format_checks(checks: Sequence[Check], *, color: bool, width: int | None = None) -> Iterator[str]:
-    """Yield a line for each check, and below it the step that mends it; folded at `width` cells (None: not folded)."""
+    """Yield a line for each check, and below it the suggested fix; folded at `width` cells (None: not folded)."""
     longest = max(len(one.name) for one in checks)
     indent = longest + _MARK_WIDTH + 4
-    colors = {CheckMark.OK: GREEN, CheckMark.MEND: YELLOW}
+    colors = {CheckMark.OK: GREEN, CheckMark.FIX: YELLOW}
     for one in checks:
         head, *rest = fold(one.found, width, indent)
         mark = f"{one.mark:<{_MARK_WIDTH}}"
@@ -115,8 +131,8 @@ def format_checks(checks: Sequence[Check], *, color: bool, width: int | None = N
             mark = f"\x1b[{colors[one.mark]}m{mark}\x1b[0m"
         yield f"{mark}  {one.name:<{longest}}  {head}"
         yield from (f"{'':<{indent}}{line}" for line in rest)
-        if one.mend:
-            yield from (f"{'':<{indent}}{line}" for line in fold(f"→ {one.mend}", width, indent))
+        if one.fix:
+            yield from (f"{'':<{indent}}{line}" for line in fold(f"→ {one.fix}", width, indent))
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -143,10 +159,10 @@ def _driver(machine: Machine, snapshot: Snapshot, error: str) -> Check:
     versions = f"library {snapshot.driver or 'unknown'}, kernel module {module or 'unknown'}"
     if snapshot.state is not SourceState.OK:
         words, _, step = (error or snapshot.words).partition("; ")
-        return Check("driver", CheckMark.MEND, f"{words} ({versions})", step or "look at `nvidia-smi` and `dmesg`")
+        return Check("driver", CheckMark.FIX, f"{words} ({versions})", step or "look at `nvidia-smi` and `dmesg`")
     if module and snapshot.driver and module != snapshot.driver:
         return Check(
-            "driver", CheckMark.MEND, versions, "the driver was upgraded: reboot, or load the new kernel module"
+            "driver", CheckMark.FIX, versions, "the driver was upgraded: reboot, or load the new kernel module"
         )
     return Check("driver", CheckMark.OK, f"{versions}, CUDA {snapshot.cuda or 'unknown'}")
 
@@ -156,7 +172,7 @@ def _gpus(snapshot: Snapshot) -> Check:
     answering = f"{len(snapshot.gpus) - len(sick)} of {len(snapshot.gpus)} GPUs answer"
     if sick:
         words = ", ".join(f"GPU {gpu.index} {gpu.health}" for gpu in sick)
-        return Check("GPUs", CheckMark.MEND, f"{answering}: {words}", clean(sick[0].words) or "look at `dmesg`")
+        return Check("GPUs", CheckMark.FIX, f"{answering}: {words}", clean(sick[0].words) or "look at `dmesg`")
     notes = [f"GPU {gpu.index}: {gpu.holdings_note}" for gpu in snapshot.gpus if gpu.holdings_note]
     if notes:
         return Check("GPUs", CheckMark.NOTE, f"{answering}; {notes[0]}")
@@ -168,7 +184,8 @@ def _persistence(snapshot: Snapshot) -> Iterator[Check]:
     off = [str(gpu.index) for gpu in snapshot.gpus if gpu.persistence is False]
     if off:
         step = "as root: systemctl enable --now nvidia-persistenced, or nvidia-smi -pm 1"
-        yield Check("persistence mode", CheckMark.NOTE, f"off on GPU {', '.join(off)}: each start waits for them", step)
+        found = f"off on GPU {', '.join(off)}: the first program on an idle GPU starts 1 to 3 s later"
+        yield Check("persistence mode", CheckMark.NOTE, found, step)
     elif any(gpu.persistence is True for gpu in snapshot.gpus):
         yield Check("persistence mode", CheckMark.OK, "on")
 
@@ -179,9 +196,12 @@ def _devices(machine: Machine, snapshot: Snapshot) -> Check:
     names = sorted(one.name for one in folder.glob("nvidia*") if re.fullmatch(r"nvidia(\d+|ctl|-uvm)", one.name))
     closed = [name for name in names if not os.access(folder / name, os.R_OK | os.W_OK)]
     if closed:
-        step = "ask root for your group (often video), or for NVreg_DeviceFileMode=0666; in a job, for that GPU"
+        step = (
+            "ask an administrator to add you to their group (often video), or to set NVreg_DeviceFileMode=0666; "
+            "in a batch job, request that GPU"
+        )
         return Check(
-            "device files", CheckMark.MEND, f"you may not open {', '.join(f'/dev/{one}' for one in closed)}", step
+            "device files", CheckMark.FIX, f"no permission to open {', '.join(f'/dev/{one}' for one in closed)}", step
         )
     if names:
         return Check("device files", CheckMark.OK, f"you may open all {len(names)} in /dev")
@@ -190,7 +210,7 @@ def _devices(machine: Machine, snapshot: Snapshot) -> Check:
     if snapshot.state is SourceState.OK:
         return Check("device files", CheckMark.NOTE, "no /dev/nvidia*: processes that NVML does not list are not found")
     step = "in a container: start it with GPUs (docker run --gpus all); else as root: nvidia-modprobe -u -c 0"
-    return Check("device files", CheckMark.MEND, "no /dev/nvidia*", step)
+    return Check("device files", CheckMark.FIX, "no /dev/nvidia*", step)
 
 
 def _hidepid(machine: Machine) -> Check:
@@ -198,8 +218,8 @@ def _hidepid(machine: Machine) -> Check:
         return Check("hidepid", CheckMark.OK, "/proc shows the processes of all users")
     if machine.uid == 0:
         return Check("hidepid", CheckMark.OK, "/proc hides processes of others, but not from root")
-    step = "ask root to put you into the group of the mount's gid= option, or to mount /proc with hidepid=0"
-    return Check("hidepid", CheckMark.MEND, "/proc hides the processes of other users: their owners are unknown", step)
+    step = "ask an administrator to add you to the group of the mount's gid= option, or to mount /proc with hidepid=0"
+    return Check("hidepid", CheckMark.FIX, "/proc hides the processes of other users: their owners are unknown", step)
 
 
 def _published(machine: Machine) -> tuple[Status | None, str]:
@@ -217,22 +237,22 @@ def _service(machine: Machine, snapshot: Snapshot) -> Check:
         return Check(
             "service",
             CheckMark.NOTE,
-            "none runs: you see what your own processes declared, not what those of others did",
-            "an administrator can start one for everybody: gpuwatch watch --unit",
+            "not running: of other users' processes, only command lines and readable scripts show declared shares",
+            "an administrator can start it for everybody: gpuwatch watch --unit",
         )
     if found is None:
-        return Check("service", CheckMark.MEND, f"not used: {why}", "ask whoever looks after this machine")
+        return Check("service", CheckMark.FIX, f"not used: {why}", "ask an administrator")
     listed = {one.key for one in snapshot.processes}
     count = sum((one.pid, one.start) in listed for one in found.processes)
-    words, past = f"gives the declared shares of {count} of {len(listed)} processes", "and no past"
+    words, past = f"publishes the declared shares of {count} of {len(listed)} processes", "and no history"
     days = _days(machine)
     if refused := [why for why in map(refused_day, days) if why]:
-        which = "its past is" if len(refused) == len(days) else f"{len(refused)} of {len(days)} days of its past are"
-        return Check("service", CheckMark.MEND, f"{words}; {which} not used: {refused[0]}")
+        unused = f"{len(refused)} of {len(days)} days of history not used: {refused[0]}"
+        return Check("service", CheckMark.FIX, f"{words}; {unused}")
     if days:
         with contextlib.suppress(StoreError, FileNotFoundError), reading(days[0]) as connection:
-            of = "of everybody" if read_about(connection, "publish") == "use" else "of the GPUs"
-            past = f"and the past {of} since {day_of(days[-1])}"
+            of = "everybody's use" if read_about(connection, "publish") == "use" else "values of the GPUs"
+            past = f"and {of} since {day_of(days[-1])}"
     return Check("service", CheckMark.OK, f"{words}, {past}")
 
 
@@ -258,23 +278,23 @@ def published_lines(machine: Machine, snapshot: Snapshot) -> Iterator[str]:
         lines.append(msgspec.json.encode(past))
     yield from (line.decode() for line in lines)
     if not lines:
-        yield why or ("no service publishes anything" if found is None else "nothing of you is published")
+        yield why or ("no service is running" if found is None else "nothing about you is published")
 
 
 def _container(machine: Machine, snapshot: Snapshot) -> Check:
     if not in_container(machine.proc, machine.root, machine.environ):
-        return Check("container", CheckMark.OK, "gpuwatch runs in none")
+        return Check("container", CheckMark.OK, "gpuwatch does not run in a container")
     able = machine.environ.get("NVIDIA_DRIVER_CAPABILITIES")
     if able and not {"all", "utility"} & {word.strip() for word in able.split(",")}:
-        found = f"NVIDIA_DRIVER_CAPABILITIES={clean(able)[:60]} leaves NVML out"
-        return Check("container", CheckMark.MEND, found, "start it with NVIDIA_DRIVER_CAPABILITIES=compute,utility")
+        found = f"NVIDIA_DRIVER_CAPABILITIES={clean(able)[:60]} does not include NVML"
+        return Check("container", CheckMark.FIX, found, "start it with NVIDIA_DRIVER_CAPABILITIES=compute,utility")
     if machine.environ.get("NVIDIA_VISIBLE_DEVICES") in ("void", "none", ""):
-        return Check("container", CheckMark.MEND, "NVIDIA_VISIBLE_DEVICES hides all GPUs", "start it with --gpus all")
+        return Check("container", CheckMark.FIX, "NVIDIA_VISIBLE_DEVICES hides all GPUs", "start it with --gpus all")
     if snapshot.confined:
-        found = "it has PIDs of its own: processes outside have no owner, and nothing is ended"
-        return Check("container", CheckMark.MEND, found, "start it with --pid=host")
+        found = "it has its own PIDs: processes outside have no owner, and gpuwatch ends no process"
+        return Check("container", CheckMark.FIX, found, "start it with --pid=host")
     if snapshot.state is SourceState.OK:
-        return Check("container", CheckMark.OK, "gpuwatch runs in a container, and sees the processes of the host")
+        return Check("container", CheckMark.OK, "gpuwatch runs in a container and sees the processes of the host")
     return Check("container", CheckMark.NOTE, "gpuwatch runs in a container")
 
 
@@ -288,12 +308,12 @@ def _terminal(machine: Machine) -> Check:
     facts = f"TERM={clean(term)[:40]}, {clean(machine.encoding)}, {columns}×{lines}"
     if term in ("", "dumb"):
         return Check(
-            "terminal", CheckMark.MEND, facts, "the dashboard needs a terminal: set TERM, such as xterm-256color"
+            "terminal", CheckMark.FIX, facts, "the dashboard needs a terminal: set TERM, for example to xterm-256color"
         )
     if "utf" not in machine.encoding.lower():
-        return Check("terminal", CheckMark.MEND, facts, "it is drawn in ASCII: export LC_ALL=C.UTF-8")
+        return Check("terminal", CheckMark.FIX, facts, "only ASCII is used; for all characters: export LC_ALL=C.UTF-8")
     if columns < MIN_WIDTH or lines < MIN_HEIGHT:
-        return Check("terminal", CheckMark.MEND, facts, f"make it at least {MIN_WIDTH}×{MIN_HEIGHT}")
+        return Check("terminal", CheckMark.FIX, facts, f"make it at least {MIN_WIDTH}×{MIN_HEIGHT}")
     return Check("terminal", CheckMark.OK, facts)
 
 
@@ -308,7 +328,7 @@ def _clipboard(machine: Machine) -> Iterator[Check]:
             Path(socket), "display-message", "-p", wanted
         )
     except OSError as error:
-        yield Check("clipboard", CheckMark.NOTE, f"tmux could not be asked: {clean(str(error))}")
+        yield Check("clipboard", CheckMark.NOTE, f"tmux does not answer: {clean(str(error))}")
         return
     lines = [clean(line)[:40] for line in answer.decode("utf-8", "replace").split("\n")]
     clipboard, passthrough, *_ = [*lines, "", ""]
@@ -337,20 +357,20 @@ def _configuration(config: str | None) -> Check:
     try:
         _, origins = load_traced(config)
     except (GpuwatchError, OSError) as error:
-        mend = "mend the file, or leave --config out" if config else "mend the file"
-        return Check("configuration", CheckMark.MEND, clean(str(error)), mend)
+        fix = "fix the file, or run without --config" if config else "fix the file"
+        return Check("configuration", CheckMark.FIX, clean(str(error)), fix)
     if closed := find_closed(ADMINISTRATORS):
-        return Check("configuration", CheckMark.MEND, f"{ADMINISTRATORS}: {closed}", f"as root {OPEN}")
+        return Check("configuration", CheckMark.FIX, f"{ADMINISTRATORS}: {closed}", f"as root, {OPEN}")
     secrets = origins.get("notify.urls")
     if secrets is not None and (seen := find_readable(secrets, ADMINISTRATORS)):
-        words, _, mend = seen.partition("; ")
-        return Check("configuration", CheckMark.MEND, f"{files.shown_path(secrets)}: {words}", mend)
-    hold = [
+        words, _, fix = seen.partition("; ")
+        return Check("configuration", CheckMark.FIX, f"{files.shown_path(secrets)}: {words}", fix)
+    applied = [
         f"{files.shown_path(file)} applies to {whom}"
         for file, whom in ((ADMINISTRATORS, "everybody"), (Path(config) if config else own_path(), "you"))
         if file.exists()
     ]
-    return Check("configuration", CheckMark.OK, "; ".join(["without a mistake", *hold]))
+    return Check("configuration", CheckMark.OK, "; ".join(["no mistakes", *applied]))
 
 
 def _store(path: Path) -> Check:
@@ -358,17 +378,17 @@ def _store(path: Path) -> Check:
     try:
         files.check_folder(path.parent)
     except OSError as error:
-        step = "make the folder writable, or let XDG_STATE_HOME name a folder that you may write"
+        step = "make the folder writable, or set XDG_STATE_HOME to a folder that you can write to"
         if error.errno in files.FULL:
-            step = "make room on that disk"
-        return Check("store", CheckMark.MEND, f"{shown} cannot be written: {files.words(error, None)}", step)
+            step = "free space on that disk"
+        return Check("store", CheckMark.FIX, f"{shown} cannot be written: {files.words(error, None)}", step)
     try:
         if Path(f"{path}-journal").exists():  # to open it now could finish what a killed writer has begun
             return Check("store", CheckMark.OK, f"{shown} is being written")
         with reading(path):
             pass
     except FileNotFoundError:
-        return Check("store", CheckMark.OK, f"none yet: `gpuwatch watch` or the dashboard makes {shown}")
+        return Check("store", CheckMark.OK, f"none yet: `gpuwatch watch` or the dashboard creates {shown}")
     except (StoreError, OSError) as error:
-        return Check("store", CheckMark.MEND, clean(str(error)), f"move {shown} away; the next start makes a new one")
+        return Check("store", CheckMark.FIX, clean(str(error)), f"move {shown} away; the next start creates a new one")
     return Check("store", CheckMark.OK, shown)

@@ -131,7 +131,7 @@ complete -c gpuwatch -n '_shtab_gpuwatch_using doctor' -s h -l help -d 'show thi
 complete -c gpuwatch -n '_shtab_gpuwatch_using doctor' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'read FILE instead of your gpuwatch.toml'
 complete -c gpuwatch -n '_shtab_gpuwatch_using doctor' -l ascii -d 'print only ASCII characters'
 complete -c gpuwatch -n '_shtab_gpuwatch_using doctor' -l json -d 'print JSON'
-complete -c gpuwatch -n '_shtab_gpuwatch_using doctor' -l share -d 'print what the machine'"'"'s service tells others of you'
+complete -c gpuwatch -n '_shtab_gpuwatch_using doctor' -l share -d 'print what the machine'"'"'s service publishes about you'
 complete -c gpuwatch -n '_shtab_gpuwatch_using; and test $_shtab_gpuwatch_npos -eq 0' -a docs -d 'The guide, one page per subject.'
 complete -c gpuwatch -n '_shtab_gpuwatch_using docs' -s h -l help -d 'show this help message and exit'
 complete -c gpuwatch -n '_shtab_gpuwatch_using docs' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'read FILE instead of your gpuwatch.toml'

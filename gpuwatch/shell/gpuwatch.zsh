@@ -105,7 +105,7 @@ _shtab_gpuwatch_doctor_options=(
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
   "--ascii[print only ASCII characters]"
   "--json[print JSON]"
-  "--share[print what the machine\'s service tells others of you]"
+  "--share[print what the machine\'s service publishes about you]"
 )
 
 # guard to ensure default positional specs are added only once per session

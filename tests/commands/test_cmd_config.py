@@ -159,10 +159,10 @@ def test_the_administrators_file_is_for_everybody(tmp_path: Path) -> None:
     file.chmod(0o600)
     assert command.main(parse(["config", "--check", "--config", str(file)]), administrators=file, out=out) == 0
     assert (
-        "it applies to root alone (mode 0600); `chmod a+r` it; secrets of [notify] belong in notify.toml"
+        "it applies only to root (mode 0600); run `chmod a+r` on it; put secrets of [notify] into notify.toml"
         in out.getvalue()
     )
     file.write_text("[notify]\nurls = ['json://localhost']\n")
     file.chmod(0o644)
     assert command.main(parse(["config", "--check", "--config", str(file)]), administrators=file, out=out) == 0
-    assert f"move [notify] to {file.with_name('notify.toml')}, which root alone can read" in out.getvalue()
+    assert f"move [notify] to {file.with_name('notify.toml')}, which only root can read" in out.getvalue()

@@ -372,9 +372,9 @@ def test_use_is_public_while_the_service_writes_it(closed: Path) -> None:
     assert not is_use_public(time.time(), folder)
 
 
-def test_doctor_says_what_of_the_past_is_published_and_what_is_not_used(closed: Path, tmp_path: Path) -> None:
+def test_doctor_says_what_history_is_published_and_what_is_not_used(closed: Path, tmp_path: Path) -> None:
     machine = doctor.Machine(root=tmp_path, uid=1001)
-    assert [*doctor.published_lines(machine, Snapshot())] == ["no service publishes anything"]
+    assert [*doctor.published_lines(machine, Snapshot())] == ["no service is running"]
     folder, run = tmp_path / "var/lib/gpuwatch", tmp_path / "run/gpuwatch"
     folder.mkdir(parents=True)
     run.mkdir(parents=True)
@@ -383,15 +383,15 @@ def test_doctor_says_what_of_the_past_is_published_and_what_is_not_used(closed: 
     (line,) = doctor.published_lines(machine, Snapshot())
     assert msgspec.json.decode(line) == {"uid": 1001, "since": "2026-11-23", "programs": ["train.py"]}
     assert [*doctor.published_lines(doctor.Machine(root=tmp_path, uid=1), Snapshot())] == [
-        "nothing of you is published"
+        "nothing about you is published"
     ]
 
     def service() -> doctor.Check:
         return {one.name: one for one in doctor.check_all(machine, Snapshot(), "")}["service"]
 
-    assert service().found.endswith("and the past of everybody since 2026-11-23")
+    assert service().found.endswith("and everybody's use since 2026-11-23")
     make_newer(public_files(folder)[1])
-    assert "1 of 2 days of its past are not used: " in service().found
+    assert "1 of 2 days of history not used: " in service().found
 
 
 def held(at: float, until: float, name: str, user: str, **changes: Any) -> Alert:
