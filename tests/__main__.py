@@ -60,7 +60,7 @@ def wheel_starts() -> None:
         )
         gpuwatch = folder / "venv" / "bin" / "gpuwatch"
         step("start it", gpuwatch, "--version", cwd=folder)
-        step("show its guide", gpuwatch, "docs", "guide", cwd=folder)
+        step("show its guide", gpuwatch, "docs", "start", cwd=folder)
         step("print its completions", gpuwatch, "completion", "bash")
         if not os.geteuid():  # a service is root's, and so are its files: none may lie below /tmp
             there = f"mount --bind {folder} /opt && exec /opt/venv/bin/python -I -m gpuwatch watch --unit"

@@ -10,8 +10,8 @@ import ast
 import inspect
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
-from enum import Enum
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum, IntEnum
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
@@ -20,14 +20,21 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 import gpuwatch
+from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.rules.custom import GRAMMARS
 from gpuwatch.commands.completion import FOLDER as SHELL
 from gpuwatch.commands.docs import FOLDER, PAGES, summary
-from gpuwatch.commands.doctor import CHECKS
+from gpuwatch.commands.doctor import CHECKS, DoctorJson
+from gpuwatch.commands.explain import VisibleJson
+from gpuwatch.commands.fleet import FleetPickJson
+from gpuwatch.commands.pick import PickJson
+from gpuwatch.commands.strays import StrayJson
 from gpuwatch.config.keys import keys_of, sections, value_of
 from gpuwatch.config.types import Config
 from gpuwatch.export.metrics import ALIASES, GROUPS
+from gpuwatch.fleet.overview import Fleet
 from gpuwatch.model import snapshot as model
+from gpuwatch.model.live import Status
 from gpuwatch.ui.draw.keys import KEYS
 from gpuwatch.ui.screens.help import key_sections
 from tests import CHECKOUT
@@ -114,6 +121,55 @@ def stream() -> Iterator[str]:
         yield ""
 
 
+OUTPUTS: Final = {
+    "`status --json`, `--stream=live`": (Status, ("resting", "processes")),
+    "`events --json`": (Alert, ()),
+    "`strays --json`": (StrayJson, ()),
+    "`pick --json`": (PickJson, ()),
+    "`pick --fleet --json`": (FleetPickJson, ()),
+    "`explain --visible --json`": (VisibleJson, ()),
+    "`doctor --json`": (DoctorJson, ()),
+    "`fleet --json`": (Fleet, ("received", "trouble")),
+}
+"""Struct that a command prints, and the fields of it that are left out."""
+
+
+def outputs() -> Iterator[str]:
+    """Yield the fields of the JSON of the commands."""
+    for title, (struct, left_out) in OUTPUTS.items():
+        yield f"### {title}"
+        yield ""
+        yield "| field | type | meaning |"
+        yield "|---|---|---|"
+        yield from _rows(struct, "", left_out)
+        yield ""
+
+
+def _rows(struct: Any, path: str, left_out: tuple[str, ...] = ()) -> Iterator[str]:
+    names = dict(zip(struct.__struct_fields__, struct.__struct_encode_fields__, strict=True))
+    for name, hint in get_type_hints(struct).items():
+        if name in left_out:
+            continue
+        inside = next((part for part in _parts(hint) if issubclass(part, msgspec.Struct)), None)
+        words = next((part for part in _parts(hint) if issubclass(part, Enum) and part is not model.Reason), None)
+        says = _docs(struct).get(name, "")
+        if words:
+            says = f"{says} {_words(words)}".strip()
+        is_list = get_origin(hint) not in (None, Union, UnionType)
+        type_ = "list" if inside and is_list else "object" if inside else "word" if words else _type(hint)
+        if (inside or words) and NoneType in _parts(hint):
+            type_ += " or null"
+        yield f"| `{path}{names.get(name, name)}` | {type_} | {says} |"
+        if inside:
+            yield from _rows(inside, f"{path}{names.get(name, name)}{'[]' * is_list}.")
+
+
+def _words(enum: type[Enum]) -> str:
+    if issubclass(enum, IntEnum):
+        return f"{', '.join(f'{word.value} {word.name.lower()}' for word in enum)}."
+    return f"One of {', '.join(f'`{word.value}`' for word in enum if word.value)}."
+
+
 def _heading(of: type) -> Iterator[str]:
     yield f"### {_name(of)}"
     yield ""
@@ -140,9 +196,9 @@ def _type(hint: Any) -> str:
         return "reading"
     if get_origin(hint) in (Union, UnionType):
         return " or ".join(_type(part) for part in get_args(hint))
-    if get_origin(hint) is tuple:
+    if get_origin(hint) in (tuple, Sequence):
         return f"list of {_type(get_args(hint)[0])}"
-    if get_origin(hint) is dict:
+    if get_origin(hint) in (dict, Mapping):
         return f"object of {_type(get_args(hint)[1])}"
     return names.get(hint) or _name(hint)
 
@@ -247,7 +303,7 @@ def _about(file: Path) -> str:
 
 
 TABLES: Final[dict[str, Callable[[], Iterator[str]]]] = {
-    one.__name__: one for one in (figures, keys, configuration, checks, stream, metrics, pages, layers, tree)
+    one.__name__: one for one in (figures, keys, configuration, checks, stream, outputs, metrics, pages, layers, tree)
 }
 
 

@@ -74,6 +74,15 @@ class Check(msgspec.Struct, frozen=True):
     fix: str = ""
 
 
+class DoctorJson(msgspec.Struct, frozen=True):
+    """JSON of `doctor`."""
+
+    version: str
+    """Version of gpuwatch."""
+    host: str
+    checks: Sequence[Check]
+
+
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """Machine that is checked: its folders, environment and user. A test passes its own."""
 
@@ -112,8 +121,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
         return 0
     checks = [*check_all(machine, snapshot, error), *check_files(args.config)]
     if args.json:
-        document = {"version": __version__, "host": snapshot.host, "checks": checks}
-        console.print_json(msgspec.json.encode(document).decode())
+        console.print_json(msgspec.json.encode(DoctorJson(__version__, snapshot.host, checks)).decode())
     else:
         console.print(*format_checks(checks, color=console.color, width=console.width))
     return int(any(one.mark is CheckMark.FIX for one in checks))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from operator import itemgetter
 
 import msgspec
@@ -23,7 +24,7 @@ from gpuwatch.declared.facts import CVD, gpu_facts
 from gpuwatch.declared.visible_devices import ORDER, parse
 from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.model.live import SharesReader
-from gpuwatch.model.snapshot import Knowledge, Presence, Process, Snapshot
+from gpuwatch.model.snapshot import Knowledge, Order, Presence, Process, Snapshot
 from gpuwatch.sampler.declarations import DeclarationCache
 from gpuwatch.sampler.owners import Owners
 from gpuwatch.sources.sampler_process import SamplerProcess
@@ -131,6 +132,29 @@ def explanation_lines(process: Process, snapshot: Snapshot, config: Config, widt
 # gpuwatch explain --visible
 
 
+class VisibleDevice(msgspec.Struct, frozen=True):
+    """GPU or MIG instance that is visible."""
+
+    ordinal: int
+    """Its number in the program: 0 for `cuda:0`."""
+    gpu: int | None
+    """NVML's index of the GPU."""
+    name: str
+    uuid: str
+
+
+class VisibleJson(msgspec.Struct, frozen=True):
+    """JSON of `explain --visible`."""
+
+    devices: Sequence[VisibleDevice]
+    order: Order
+    """How sure the order of the devices is."""
+    hidden: Sequence[int]
+    """Indices of the other GPUs."""
+    note: str
+    """What hides them, or what is wrong with the value."""
+
+
 def _explain_visible(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     """Print the GPUs that a value makes visible, and return the exit code: 1 where there is none."""
     asked = args.pid if args.visible is False else args.visible  # other flags may stand before the value
@@ -146,9 +170,8 @@ def _explain_visible(args: argparse.Namespace, sampler: SamplerProcess | None) -
     hidden = [gpu.index for gpu in snapshot.gpus if gpu.index not in {index for _, index, _, _ in devices}]
     console = Console(ascii_only=config.ascii)
     if args.json:
-        shown = [dict(zip(("ordinal", "gpu", "name", "uuid"), device, strict=True)) for device in devices]
-        document = {"devices": shown, "order": seen.order, "hidden": hidden, "note": seen.note}
-        console.print_json(msgspec.json.encode(document).decode())
+        shown = VisibleJson([VisibleDevice(*device) for device in devices], seen.order, hidden, seen.note)
+        console.print_json(msgspec.json.encode(shown).decode())
     else:
         said = f"{CVD} is not set" if value is None else f"{CVD}={clean(value, _SHOWN)}"
         how = f", {ORDER}={clean(order, _SHOWN)}" if order else ""

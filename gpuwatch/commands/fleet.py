@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Sequence
 
 import msgspec
 
@@ -17,6 +18,7 @@ from gpuwatch.commands.flags import add_flags, given_flags
 from gpuwatch.commands.startup import check_filter_flag, configured, fixed_settings
 from gpuwatch.config.types import ADDRESS
 from gpuwatch.launch.placement import Request
+from gpuwatch.model.snapshot import Reading
 from gpuwatch.ui.choices import read_choices
 
 try:
@@ -105,8 +107,8 @@ def pick(args: argparse.Namespace, wanted: Request, count: int) -> int:
     enough, fewer = find_hosts(named, wanted, count)
     console = Console(ascii_only=config.ascii)
     if args.json:
-        document = {"hosts": [_document(one, count) for one in enough]}
-        console.print_json(msgspec.json.encode(document).decode())
+        shown = FleetPickJson([_host(one, count) for one in enough])
+        console.print_json(msgspec.json.encode(shown).decode())
     else:
         console.print(*(one.host.name for one in enough))
     odd = len(fleet.hosts) - len(named)
@@ -115,12 +117,37 @@ def pick(args: argparse.Namespace, wanted: Request, count: int) -> int:
     return 0 if enough else 1
 
 
-def _document(offer: HostOffer, count: int) -> dict[str, object]:
+class FleetPickGpu(msgspec.Struct, frozen=True):
+    """GPU with room."""
+
+    index: int
+    uuid: str
+    name: str
+    left: Reading
+    """Bytes of free memory, minus what is promised."""
+    chosen: bool
+    """Whether it is one of the GPUs with the most room."""
+
+
+class FleetPickHost(msgspec.Struct, frozen=True):
+    """Host with room."""
+
+    host: str
+    gpus: Sequence[FleetPickGpu]
+
+
+class FleetPickJson(msgspec.Struct, frozen=True):
+    """JSON of `pick --fleet`."""
+
+    hosts: Sequence[FleetPickHost]
+    """The host with the most left on its fullest chosen GPU is first."""
+
+
+def _host(offer: HostOffer, count: int) -> FleetPickHost:
     gpus = [
-        {"index": gpu.index, "uuid": gpu.uuid, "name": gpu.name, "left": gpu.left, "chosen": place < count}
-        for place, gpu in enumerate(offer.gpus)
+        FleetPickGpu(gpu.index, gpu.uuid, gpu.name, gpu.left, place < count) for place, gpu in enumerate(offer.gpus)
     ]
-    return {"host": offer.host.name, "gpus": gpus}
+    return FleetPickHost(offer.host.name, gpus)
 
 
 def _reasons(fleet: Fleet, fewer: list[HostOffer], count: int) -> list[str]:

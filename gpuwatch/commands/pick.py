@@ -19,7 +19,7 @@ from gpuwatch.declared.facts import CVD, gpu_facts
 from gpuwatch.declared.visible_devices import ORDER, PCI_BUS_ID, SLURM, order_certainty, parse
 from gpuwatch.launch.placement import LEAST, Offer, Request, choose, find_offers, way_out
 from gpuwatch.model.shares import Reservation
-from gpuwatch.model.snapshot import Gpu, Order, Snapshot
+from gpuwatch.model.snapshot import Gpu, Order, Snapshot, known
 from gpuwatch.sampler.owners import UserNames
 from gpuwatch.sampler.reservations import SHARED, read_reservations, reservation_folders
 from gpuwatch.sources.sampler_process import SamplerProcess
@@ -208,18 +208,38 @@ def slurm_notes(snapshot: Snapshot, environ: Mapping[str, str]) -> list[str]:
     return ["Slurm manages this machine, and gpuwatch does not know which GPUs it has allocated: ask it for one (srun)"]
 
 
-def _json(value: str | None, offers: Sequence[Offer], chosen: Sequence[Offer]) -> dict[str, object]:
-    gpus = [
-        {
-            "index": offer.gpu.index,
-            "uuid": offer.gpu.uuid,
-            "free": offer.free,
-            "promised": offer.promised,
-            "left": offer.left,
-            "wanted": offer.wanted,
-            "chosen": value is not None and offer in chosen,
-            "why": offer.why,
-        }
-        for offer in offers
-    ]
-    return {"cuda_visible_devices": value, "gpus": gpus}
+class PickGpu(msgspec.Struct, frozen=True):
+    """GPU in the JSON of `pick`."""
+
+    index: int
+    uuid: str
+    free: int | None
+    """Bytes that a process can still get."""
+    promised: int
+    """Bytes that are declared or reserved, and not used yet."""
+    left: int | None
+    """Free bytes, minus what is promised."""
+    wanted: int | None
+    """Bytes that were asked for on this GPU; None if they cannot be computed."""
+    chosen: bool
+    why: str
+    """Why it was not chosen; empty if it has room."""
+
+
+class PickJson(msgspec.Struct, frozen=True):
+    """JSON of `pick`."""
+
+    cuda_visible_devices: str | None
+    """Value for CUDA_VISIBLE_DEVICES; None if there is no room."""
+    gpus: Sequence[PickGpu]
+    """All GPUs that were considered, the best first."""
+
+
+def _json(value: str | None, offers: Sequence[Offer], chosen: Sequence[Offer]) -> PickJson:
+    return PickJson(value, [_pick_gpu(offer, value is not None and offer in chosen) for offer in offers])
+
+
+def _pick_gpu(offer: Offer, chosen: bool) -> PickGpu:
+    gpu = offer.gpu
+    free, left = (offer.free, offer.left) if known(gpu.memory.free) else (None, None)
+    return PickGpu(gpu.index, gpu.uuid, free, offer.promised, left, offer.wanted or None, chosen, offer.why)

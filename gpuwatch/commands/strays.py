@@ -11,13 +11,13 @@ import argparse
 import os
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
 from gpuwatch.analysis.stray_facts import StrayLimits
-from gpuwatch.analysis.strays import STRAY, Stray, find_strays, held_words, notes
+from gpuwatch.analysis.strays import STRAY, Stray, StrayCause, StrayCertainty, find_strays, held_words, notes
 from gpuwatch.base import psinfo
 from gpuwatch.commands.console import Console, TextColumn, format_table
 from gpuwatch.commands.flags import add_flags
@@ -71,31 +71,61 @@ def _ending(strays: Sequence[Stray], when: str, *, root: bool) -> list[str]:
     return [f"{words}: gpuwatch kill {'--allow-root-kill ' * root}{' '.join(pids)}"] * bool(pids)
 
 
-def document(strays: Sequence[Stray], now: float) -> list[dict[str, Any]]:
-    """Return strays as a JSON list; unknown values are null.
+class StrayGpu(msgspec.Struct, frozen=True):
+    """GPU of a stray in JSON."""
 
-    pid, start (ticks since boot), user, command; gpus: [{index, uuid}], those it holds most on first; held (bytes);
-    idle_s, idle_at_least (it may be longer), age_s; cause, sure, why (a list of words); in (what it runs in); listed
-    (whether NVML lists it), ends (whether a signal can end it).
-    """
+    index: int
+    uuid: str
+
+
+class StrayJson(msgspec.Struct, frozen=True, rename={"in_": "in"}):
+    """Stray in the JSON of `strays`."""
+
+    pid: int
+    start: int | None
+    """Start in clock ticks since boot."""
+    user: str
+    command: str
+    gpus: Sequence[StrayGpu]
+    """The GPU on which it holds most is first."""
+    held: int | None
+    """Bytes on all GPUs."""
+    idle_s: float | None
+    idle_at_least: bool
+    """It may be idle for longer."""
+    age_s: float | None
+    cause: StrayCause
+    sure: StrayCertainty
+    why: Sequence[str]
+    """Reasons, the strongest first."""
+    in_: str
+    """What it runs in: a container, tmux, a notebook; empty if nothing is known."""
+    listed: bool
+    """Whether the driver lists it."""
+    ends: bool
+    """Whether a signal can end it; false for a zombie."""
+
+
+def document(strays: Sequence[Stray], now: float) -> list[StrayJson]:
+    """Return strays as they are in JSON."""
     return [
-        {
-            "pid": one.process.pid,
-            "start": one.process.start,
-            "user": one.process.user,
-            "command": one.process.command,
-            "gpus": [{"index": index, "uuid": key} for index, key in zip(one.indices, one.gpus, strict=True)],
-            "held": one.held,
-            "idle_s": one.idle,
-            "idle_at_least": one.idle_at_least,
-            "age_s": None if one.process.started is None else max(0.0, now - one.process.started),
-            "cause": one.cause.value,
-            "sure": one.sure.value,
-            "why": list(one.why),
-            "in": one.process.context.where if one.process.context is not None else "",
-            "listed": one.listed,
-            "ends": one.ends,
-        }
+        StrayJson(
+            pid=one.process.pid,
+            start=one.process.start,
+            user=one.process.user,
+            command=one.process.command,
+            gpus=[StrayGpu(index, key) for index, key in zip(one.indices, one.gpus, strict=True)],
+            held=one.held,
+            idle_s=one.idle,
+            idle_at_least=one.idle_at_least,
+            age_s=None if one.process.started is None else max(0.0, now - one.process.started),
+            cause=one.cause,
+            sure=one.sure,
+            why=one.why,
+            in_=one.process.context.where if one.process.context is not None else "",
+            listed=one.listed,
+            ends=one.ends,
+        )
         for one in strays
     ]
 

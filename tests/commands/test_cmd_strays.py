@@ -83,7 +83,7 @@ def test_any_command_is_text_and_costs_no_other_line(words: str) -> None:
     lines = table([evil], EPOCH, width=100)
     assert len(lines) == len(table([orphan], EPOCH))
     assert all(cell_len(line) <= 100 for line in lines)
-    assert json.loads(json.dumps(document([evil], EPOCH)))[0]["command"] == words
+    assert json.loads(msgspec.json.encode(document([evil], EPOCH)))[0]["command"] == words
 
 
 def possible(*pids: int) -> list[Stray]:

@@ -26,7 +26,7 @@ LISTS = {
     "report --since 365d --by gpu": "H100",
     "report --since 365d --by run": "größe.py",
     "config --show": "[alerts]",
-    "docs": "guide",
+    "docs": "screen",
 }
 """Commands that print data of the demo or of what was recorded, with something that each prints."""
 
