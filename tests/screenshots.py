@@ -1,4 +1,4 @@
-"""Draw the pictures of the README from the demo: `python -m tests.screenshots [FOLDER]`.
+"""Draw the pictures of README and pages from the demo: `python -m tests.screenshots [FOLDER]`.
 
 Seed, clock and time zone are fixed, so a second run draws the same bytes. PNG needs the system's cairo library and the
 font DejaVu Sans Mono; without cairo only the SVG files are drawn, and it says so. The page of a report is drawn where a

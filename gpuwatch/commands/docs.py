@@ -48,7 +48,8 @@ FOLDER: Final = Path(__file__).parent.parent / "docs"
 _WIDEST: Final = 110
 """Cells of a line: longer lines are hard to read."""
 _LINK: Final = re.compile(r"\[([^\]]+)\]\((\w+)\.md(?:#[\w-]+)?\)")
-_MARKER: Final = re.compile(r"^<!--.*-->\n", re.MULTILINE)
+_UNSHOWN: Final = re.compile(r"^<!--.*-->\n|^(?:!\[.*\n)+\n", re.MULTILINE)
+"""Markers of generated tables, and pictures, which a terminal does not show."""
 _LESS: Final = "-FRX"
 """For less, where LESS is not set: quit if the page fits, show colours, leave the page on screen."""
 
@@ -80,10 +81,10 @@ def main(
 
 
 def page_text(name: str) -> str:
-    """Return a page as Markdown, without the markers of its generated tables; raises UsageError for an unknown page."""
+    """Return a page as Markdown, without markers and pictures; raises UsageError for an unknown page."""
     if name not in PAGES:
         raise UsageError(f"unknown page {name}; the pages are {', '.join(PAGES)}")
-    return _MARKER.sub("", (FOLDER / f"{name}.md").read_text(encoding="utf-8"))
+    return _UNSHOWN.sub("", (FOLDER / f"{name}.md").read_text(encoding="utf-8"))
 
 
 def summary(name: str) -> str:

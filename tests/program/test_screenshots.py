@@ -1,12 +1,14 @@
-"""The pictures of the README are what the program draws: whole screens, the same bytes each time."""
+"""The pictures of README and pages are what the program draws: whole screens, the same bytes each time."""
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
 
 from tests import CHECKOUT
+from tests.docs import documents
 from tests.screenshots import PICTURES, REPORT, draw
 
 pytestmark = [pytest.mark.uncounted, pytest.mark.slow]
@@ -25,8 +27,6 @@ async def test_the_pictures_are_up_to_date(monkeypatch: pytest.MonkeyPatch) -> N
     assert not stale, "look at these screens, then run `python -m tests.screenshots`"
 
 
-def test_the_readme_shows_each_picture_that_the_script_draws() -> None:
-    readme = (FOLDER.parent / "README.md").read_text()
-    names = {f"screenshots/{name}" for name in (REPORT, *(f"{picture.name}.svg" for picture in PICTURES))}
-    shown = {word for word in readme.replace(")", " ").replace("(", " ").split() if word.startswith("screenshots/")}
-    assert shown == names
+def test_each_picture_that_the_script_draws_is_shown_once() -> None:
+    shown = [name for file in documents() for name in re.findall(r"\(\S*screenshots/(\S+)\)", file.read_text())]
+    assert sorted(shown) == sorted([REPORT, *(f"{picture.name}.svg" for picture in PICTURES)])
