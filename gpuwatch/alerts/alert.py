@@ -27,10 +27,12 @@ MARKS: Final[Mapping[Severity, str]] = {Severity.NOTE: "·", Severity.WARNING: "
 """Mark of each severity in a line of text; the dashboard replaces marks that its terminal cannot show."""
 
 
-_URGENT_WARNINGS: Final = ("time to full", "uses more than declared")
-URGENT: Final = ("data stale", "memory near limit", *_URGENT_WARNINGS, "gpu health")
+_URGENT_WARNINGS: Final = ("time to full", "over declared")
+URGENT: Final = ("data stale", "nearly full", *_URGENT_WARNINGS, "gpu health")
 """Rules whose critical alerts need a hand now, the most urgent first: they come before all other alerts. So do warnings
 that a GPU will be full, and that a share is exceeded."""
+RENAMED: Final[Mapping[str, str]] = {"memory near limit": "nearly full", "uses more than declared": "over declared"}
+"""Present names of rules, by the names that earlier versions wrote and that users may still write."""
 STANDING: Final = 600.0
 """Seconds after which a warning that has not got worse is known, and is only counted."""
 
@@ -85,7 +87,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     title: str
     """A few words for a narrow line: `GPU 1 full: 0.1 GiB of 79.0 free`."""
     short: str = ""
-    """The same without what the row of its GPU shows: `near limit`, `ada over declared`; empty for the rule's name."""
+    """The same without what the row of its GPU shows: `nearly full`, `ada over declared`; empty for the rule's name."""
     forecast: str = ""
     """What the last sample foresees, in place of `short`: `full in 4 min`; empty where it foresees nothing."""
     evidence: str = ""

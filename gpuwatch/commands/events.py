@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gpuwatch.alerts.alert import MARKS, Alert, Severity
+from gpuwatch.alerts.alert import MARKS, RENAMED, Alert, Severity
 from gpuwatch.alerts.rules import RULE_NAMES
 from gpuwatch.analysis.events import (
     UNFINISHED,
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, "json", "recording", "demo", "gpu")
     add_span_flags(parser, "24h")
     parser.add_argument("--user", metavar="NAME", default=argparse.SUPPRESS, help="about one user")
-    parser.add_argument("--rule", metavar="NAME", help="of the rules with this in their name: limit")
+    parser.add_argument("--rule", metavar="NAME", help="of the rules with this in their name: full")
     parser.add_argument("--file", metavar="FILE", help="another store than your own")
     parser.add_argument("--follow", action="store_true", help="go on with what is recorded, until interrupted")
 
@@ -187,11 +187,11 @@ def _rules(text: str | None, events: Events) -> frozenset[str] | None:
     if text is None:
         return None
     known = RULE_NAMES | {alert.rule for alert in events.alerts}
+    names: dict[str, str] = {name.lower(): name for name in known} | {**RENAMED}
     wanted = text.strip().lower()
-    if not any(wanted in name.lower() for name in known):
+    if not any(wanted in name for name in names):
         wanted = wanted.replace("-", " ")
-    exact = {name for name in known if name.lower() == wanted}
-    meant = exact or {name for name in known if wanted and wanted in name.lower()}
+    meant = {names[wanted]} if wanted in names else {names[name] for name in names if wanted and wanted in name}
     if not meant:
         raise UsageError(f"--rule: no rule has {text[:40]!a} in its name; there are: {', '.join(sorted(known))}")
     return frozenset(meant)

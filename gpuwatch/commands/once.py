@@ -146,7 +146,7 @@ def table(
     lines = [" · ".join(word for word in head if word), ""]
     processes = {process.pid: process for process in snapshot.processes}
     declared = {gpu.index: declared_memory(gpu, processes) for gpu in snapshot.gpus}
-    over = _over_limits(snapshot, limits or Limits())
+    over = _over_declared(snapshot, limits or Limits())
     state: Field[Gpu] = GPU["state"].of(lambda gpu: ", ".join(filter(None, (*over.get(gpu.key, ()), state_words(gpu)))))
     lines += format_table([*(TextColumn.of(GPU[key]) for key in _GPU_COLUMNS), TextColumn.of(state)], snapshot.gpus)
     holdings = process_order().sort([row for row in rows(snapshot, idle_times=idle) if keep(row)], "memory")
@@ -168,7 +168,7 @@ def table(
     return [cut(line, width) for line in lines]
 
 
-def _over_limits(snapshot: Snapshot, limits: Limits) -> dict[str, list[str]]:
+def _over_declared(snapshot: Snapshot, limits: Limits) -> dict[str, list[str]]:
     """Return the states of GPUs, by key, that the dashboard raises alerts about once they have lasted."""
     context = RuleContext(snapshot, HistoryView(), limits)
     found: dict[str, list[str]] = {}

@@ -25,7 +25,7 @@ from gpuwatch.model.snapshot import Health, SourceState, known
 from gpuwatch.sampler.protocol import SamplerOptions
 from gpuwatch.sources.sampler_process import ONE_SAMPLE, WITHOUT_INSPECTOR, SamplerProcess
 
-CELLS: Final = 70
+CELLS: Final = 72
 """Largest width of the line: a status bar has other contents too."""
 STALE: Final = 5.0
 """Age of the newest values, in intervals, from which on the line shows it."""
@@ -89,7 +89,7 @@ def parts(status: Status, now: float) -> Iterator[StatusPart]:
             yield StatusPart(f"{several} {health.value}", "red")
     full, near = (sum(gpu.near == level for gpu in status.gpus) for level in ("critical", "warning"))
     if full:
-        yield StatusPart(f"{full + near} near limit", "red")
+        yield StatusPart(f"{full + near} nearly full", "red")
     if status.others:
         also = f" +{status.others - 1}" if status.others > 1 else ""
         yield StatusPart(f"{clean(status.other, 40)}{also}" if status.other else f"{status.others} critical", "red")
@@ -98,7 +98,7 @@ def parts(status: Status, now: float) -> Iterator[StatusPart]:
         also = f" +{more}" if more else ""
         yield StatusPart(f"{fit(clean(worst.user), _NAME).rstrip()} {worst.gib:.1f} over{also}", "yellow")
     if near and not full:
-        yield StatusPart(f"{near} near limit", "yellow")
+        yield StatusPart(f"{near} nearly full", "yellow")
 
 
 def _in_tmux(part: StatusPart) -> str:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_ori
 import msgspec
 from msgspec.structs import fields
 
-from gpuwatch.alerts.alert import Severity
+from gpuwatch.alerts.alert import RENAMED, Severity
 from gpuwatch.alerts.limits import MOST_FREE, Limits
 from gpuwatch.alerts.rules import RULE_NAMES
 from gpuwatch.base import text
@@ -101,6 +101,8 @@ class ConfigKey(NamedTuple):
             return {level.name.lower(): level for level in Severity}.get(str(raw))
         if self.form == "gpus":
             return raw if isinstance(raw, list) else [raw]
+        if self.form == "rules" and isinstance(raw, list):
+            return [RENAMED.get(one, one) if isinstance(one, str) else one for one in raw]
         if self.form == "keys":
             return [key_name(one) for one in (raw if isinstance(raw, list) else [raw])]
         return _PARSERS[self.form](raw) if isinstance(raw, str) and self.form in _PARSERS else raw

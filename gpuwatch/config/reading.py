@@ -14,6 +14,7 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
+from gpuwatch.alerts.alert import RENAMED
 from gpuwatch.alerts.limits import CustomRule
 from gpuwatch.alerts.rules import RULE_NAMES
 from gpuwatch.alerts.rules.custom import parse_condition
@@ -230,7 +231,7 @@ class ConfigFile:
                 if name not in table:
                     self._refuse(f"found no {name}; a rule needs one", *place)
             name, rule = values["name"], CustomRule(**values)
-            if name in self.rules or name in {"gpuwatch", *RULE_NAMES}:
+            if name in self.rules or name in {"gpuwatch", *RULE_NAMES, *RENAMED}:
                 taken = "another [[rule]]" if name in self.rules else "a rule of gpuwatch itself"
                 self._refuse(f"found {shown(name)}, which is {taken}; allowed is a name of its own", *place, "name")
             try:

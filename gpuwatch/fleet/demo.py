@@ -78,8 +78,8 @@ def _samples(name: str, snapshot: Snapshot) -> Iterator[FleetSample]:
             yield from (sample(f"gpuwatch:gpu_{one}", value, **labels) for one, value in values.items() if known(value))
             for owner in holdings.owners(gpu):
                 sizes[owner.name].append(owner.memory)
-            alerts |= {"GpuwatchNearLimit": ""} if known(memory.free) and memory.free < 4e9 else {}
-            alerts |= {"GpuwatchOvershoot": over[gpu.key]} if gpu.key in over else {}
+            alerts |= {"GpuwatchNearlyFull": ""} if known(memory.free) and memory.free < 4e9 else {}
+            alerts |= {"GpuwatchOverDeclared": over[gpu.key]} if gpu.key in over else {}
         for alert, user in alerts.items():
             fired = {"alertname": alert, "severity": "critical", "user": user, **labels}
             yield sample("ALERTS", 1, alertstate="firing", **fired)

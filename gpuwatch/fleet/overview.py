@@ -58,7 +58,7 @@ _HELD: Final = "gpuwatch:user_gpus:count"
 _LOST: Final = ("host down", "driver down", "lost")
 """Alerts about what does not answer, in words: they come before others of their severity."""
 _WORD: Final = re.compile("(?<=[a-z0-9])(?=[A-Z])")
-"""Start of a word in the name of an alert: GpuwatchMemoryNearLimit is `memory near limit`."""
+"""Start of a word in the name of an alert: GpuwatchNearlyFull is `nearly full`."""
 _SEVERITIES: Final = {"warning": Severity.WARNING, "critical": Severity.CRITICAL}
 
 
@@ -81,7 +81,7 @@ class FleetAlert(msgspec.Struct, frozen=True, kw_only=True):
     """Alert of the server that fires."""
 
     rule: str
-    """Name in words: `memory near limit`."""
+    """Name in words: `nearly full`."""
     severity: Severity
     host: str = ""
     gpu: str = ""
@@ -93,7 +93,7 @@ class FleetAlert(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """Return what is the matter: `GPU 3: memory near limit, ada`."""
+        """Return what is the matter: `GPU 3: nearly full, ada`."""
         return f"{f'GPU {self.gpu}: ' * bool(self.gpu)}{self.rule}{f', {self.user}' * bool(self.user)}"
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from gpuwatch.alerts.alert import TROUBLE, Alert, AlertGpu, AlertUser, Severity
+from gpuwatch.alerts.alert import RENAMED, TROUBLE, Alert, AlertGpu, AlertUser, Severity
 from gpuwatch.analysis.events import Events, Gap
 from gpuwatch.base import files, text, units
 from gpuwatch.model.holdings import UNSEEN_USER
@@ -177,6 +177,8 @@ def _decode_alert(content: object) -> Alert | None:
     sound = all(0.0 <= time < _FAR for time in times) and all(abs(value) < _HUGE for value in values)
     if not (sound and alert.id and alert.rule):
         return None
+    if alert.rule in RENAMED:
+        alert = msgspec.structs.replace(alert, rule=RENAMED[alert.rule])
     if not alert.title:  # of a public day, which has no words
         about = f"GPU {alert.index}: " if alert.index is not None else ""
         alert = msgspec.structs.replace(alert, title=f"{about}{alert.rule}")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from sqlite3 import Connection
 from typing import Final, TypeAlias
 
-from gpuwatch.alerts.alert import NO_ATTENTION, Acknowledgement, Attention, Mute, Severity
+from gpuwatch.alerts.alert import NO_ATTENTION, RENAMED, Acknowledgement, Attention, Mute, Severity
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.opening import reading
 from gpuwatch.recorder.part import Part, RecorderContext
@@ -52,7 +52,9 @@ def read_marks(connection: Connection) -> Attention:
     acks: list[Acknowledgement] = []
     mutes: list[Mute] = []
     asked = "SELECT kind, rule, key, at, severity, until FROM marks ORDER BY rowid"
-    for kind, rule, key, at, severity, until in connection.execute(asked):
+    for kind, name, known, at, severity, until in connection.execute(asked):
+        rule, (of, bar, subject) = RENAMED.get(name, name), known.partition("|")
+        key = RENAMED.get(of, of) + bar + subject
         if kind == "ack":
             acks.append(Acknowledgement(key=key, at=at, severity=Severity(severity)))
         else:

@@ -61,7 +61,7 @@ _shtab_gpuwatch___config_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch___record_COMPGEN=_shtab_compgen_files
 
 _shtab_gpuwatch_explain___order_choices=(PCI_BUS_ID FASTEST_FIRST)
-_shtab_gpuwatch_events___rule_choices=(XID busy-without-a-process data-stale ended-process-holds-memory gpu-health idle-but-held memory-near-limit memory-of-unknown-processes misspelt-variable opened-GPUs-it-does-not-use outside-visible-devices overbooked past-start-size power-limit row-remap run-ended sensor-failed temperature-near-slowdown throttled time-to-full uncorrected-ECC uses-more-than-declared)
+_shtab_gpuwatch_events___rule_choices=(XID busy-without-a-process data-stale ended-process-holds-memory gpu-health idle-but-held memory-of-unknown-processes misspelt-variable nearly-full opened-GPUs-it-does-not-use outside-visible-devices over-declared overbooked past-start-size power-limit row-remap run-ended sensor-failed temperature-near-slowdown throttled time-to-full uncorrected-ECC)
 _shtab_gpuwatch_replay___theme_choices=(dark light ansi-dark ansi-light atom-one-dark atom-one-light catppuccin-frappe catppuccin-latte catppuccin-macchiato catppuccin-mocha dracula flexoki gruvbox monokai nord rose-pine rose-pine-dawn rose-pine-moon solarized-dark solarized-light textual-dark textual-light tokyo-night)
 _shtab_gpuwatch_docs_pos_0_choices=(start screen strays shares alerts report fleet ssh recording admin troubleshooting data terms commands configuration json metrics python)
 _shtab_gpuwatch_kill___signal_choices=(INT TERM KILL)

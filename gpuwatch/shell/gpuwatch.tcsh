@@ -15,7 +15,7 @@ complete gpuwatch \
         'c/--config=/f/' \
         'c/--record=/f/' \
         'c/--order=/(PCI_BUS_ID FASTEST_FIRST)/' \
-        'c/--rule=/(XID busy-without-a-process data-stale ended-process-holds-memory gpu-health idle-but-held memory-near-limit memory-of-unknown-processes misspelt-variable opened-GPUs-it-does-not-use outside-visible-devices overbooked past-start-size power-limit row-remap run-ended sensor-failed temperature-near-slowdown throttled time-to-full uncorrected-ECC uses-more-than-declared)/' \
+        'c/--rule=/(XID busy-without-a-process data-stale ended-process-holds-memory gpu-health idle-but-held memory-of-unknown-processes misspelt-variable nearly-full opened-GPUs-it-does-not-use outside-visible-devices over-declared overbooked past-start-size power-limit row-remap run-ended sensor-failed temperature-near-slowdown throttled time-to-full uncorrected-ECC)/' \
         'c/--file=/f/' \
         'c/--signal=/(INT TERM KILL)/' \
         'c/--by=/(user gpu run)/' \
@@ -28,7 +28,7 @@ complete gpuwatch \
         'n/--config/f/' \
         'n/--record/f/' \
         'n/--order/(PCI_BUS_ID FASTEST_FIRST)/' \
-        'n/--rule/(XID busy-without-a-process data-stale ended-process-holds-memory gpu-health idle-but-held memory-near-limit memory-of-unknown-processes misspelt-variable opened-GPUs-it-does-not-use outside-visible-devices overbooked past-start-size power-limit row-remap run-ended sensor-failed temperature-near-slowdown throttled time-to-full uncorrected-ECC uses-more-than-declared)/' \
+        'n/--rule/(XID busy-without-a-process data-stale ended-process-holds-memory gpu-health idle-but-held memory-of-unknown-processes misspelt-variable nearly-full opened-GPUs-it-does-not-use outside-visible-devices over-declared overbooked past-start-size power-limit row-remap run-ended sensor-failed temperature-near-slowdown throttled time-to-full uncorrected-ECC)/' \
         'n/--file/f/' \
         'n/--signal/(INT TERM KILL)/' \
         'n/--by/(user gpu run)/' \

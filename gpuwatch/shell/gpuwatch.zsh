@@ -122,7 +122,7 @@ _shtab_gpuwatch_events_options=(
   "--since[from then on\: 8h, 7d, yesterday, 22\:00, 2026-11-20 (default 24h\; of a recording\: all of it)]:TIME:"
   "--until[up to then, as --since (default\: now)]:TIME:"
   "--user[about one user]:NAME:"
-  "--rule[of the rules with this in their name\: limit]:NAME:(XID busy-without-a-process data-stale ended-process-holds-memory gpu-health idle-but-held memory-near-limit memory-of-unknown-processes misspelt-variable opened-GPUs-it-does-not-use outside-visible-devices overbooked past-start-size power-limit row-remap run-ended sensor-failed temperature-near-slowdown throttled time-to-full uncorrected-ECC uses-more-than-declared)"
+  "--rule[of the rules with this in their name\: full]:NAME:(XID busy-without-a-process data-stale ended-process-holds-memory gpu-health idle-but-held memory-of-unknown-processes misspelt-variable nearly-full opened-GPUs-it-does-not-use outside-visible-devices over-declared overbooked past-start-size power-limit row-remap run-ended sensor-failed temperature-near-slowdown throttled time-to-full uncorrected-ECC)"
   "--file[another store than your own]:FILE:_files"
   "--follow[go on with what is recorded, until interrupted]"
 )

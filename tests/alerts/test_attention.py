@@ -31,7 +31,7 @@ RAISED = 1000.0
 def alert(**changes: Any) -> Alert:
     """Return an alert that was raised at 1000."""
     fields: dict[str, Any] = {
-        "rule": "uses more than declared",
+        "rule": "over declared",
         "host": "box3",
         "gpu": "GPU-0",
         "subject": "100:100 GPU-0",
@@ -75,8 +75,8 @@ def test_an_acknowledged_alert_is_marked_until_it_gets_worse_or_begins_anew(
 
 
 def test_a_rule_is_muted_for_a_while_and_one_alert_for_good() -> None:
-    rule = NO_ATTENTION.muted(Mute(rule="uses more than declared", until=RAISED + HOUR))
-    one = NO_ATTENTION.muted(Mute(rule="uses more than declared", key=alert().key))
+    rule = NO_ATTENTION.muted(Mute(rule="over declared", until=RAISED + HOUR))
+    one = NO_ATTENTION.muted(Mute(rule="over declared", key=alert().key))
     other = alert(subject="101:101 GPU-0")
     assert [marks(each, shown) for each in (rule, one) for shown in (alert(), other)] == [
         (False, True),
@@ -129,13 +129,13 @@ def test_it_is_written_and_read_again(attention: Attention) -> None:
 
 def test_what_needs_a_hand_now_comes_first() -> None:
     order = [
-        alert(rule="memory near limit", severity=CRITICAL, raised_monotonic=9),
+        alert(rule="nearly full", severity=CRITICAL, raised_monotonic=9),
         alert(rule="time to full", raised_monotonic=8),
         alert(severity=CRITICAL, raised_monotonic=7),
         alert(raised_monotonic=1),
         alert(rule="gpu health", severity=CRITICAL, raised_monotonic=6),
         alert(rule="XID", severity=CRITICAL, raised_monotonic=5),
-        alert(rule="memory near limit", raised_monotonic=4),
+        alert(rule="nearly full", raised_monotonic=4),
         alert(rule="idle but held", raised_monotonic=5),
         alert(rule="idle but held", severity=NOTE, raised_monotonic=2),
     ]

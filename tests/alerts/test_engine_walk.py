@@ -124,7 +124,7 @@ def walk(seed: int, *lengths: int) -> Player:
     steps = tuple(parse(step) for step in sorted(found, key=lambda step: step["t"]))
     limits = [
         Limits(custom=tuple({rule.name: rule for rule in drawn.sample(OWN, 4)}.values()), off=frozenset(off))
-        for off in ((), ("throttled",), ("XID", "uses more than declared"), ())
+        for off in ((), ("throttled",), ("XID", "over declared"), ())
     ]
 
     def look(frame: Frame, tick: Tick, watched: Collection[tuple[str, str]]) -> None:

@@ -39,9 +39,9 @@ def test_for_half_an_hour_only_the_job_that_hangs_is_told(seed: int) -> None:
 NOTE, WARNING, CRITICAL = Severity
 WRONG: tuple[tuple[str, Severity, int | None, float, tuple[dict[str, Any], ...]], ...] = (
     # rule, severity, GPU, seconds after which it must be known, steps for good
-    ("memory near limit", WARNING, 2, 10, (job(2, 4.7),)),
+    ("nearly full", WARNING, 2, 10, (job(2, 4.7),)),
     ("time to full", WARNING, 7, 220, (job(7, [0, 70], until=660),)),
-    ("uses more than declared", WARNING, 6, 20, (job(6, 6.3, limit=5),)),
+    ("over declared", WARNING, 6, 20, (job(6, 6.3, limit=5),)),
     ("memory of unknown processes", WARNING, 4, 70, ({"gpu": 4, "others": 3.35},)),
     ("ended process holds memory", WARNING, 5, 30, (job(5, 4, t=0, sm=0), {"pid": 99, "presence": "gone"})),
     ("overbooked", NOTE, 7, 10, (job(7, 2, limit=60),)),

@@ -98,7 +98,7 @@ def test_a_leak_is_reported_with_who_and_when_until_it_grows_no_more() -> None:
 def test_near_the_limit_nothing_new_is_raised_and_what_is_raised_goes_on() -> None:
     both = Bench(Limits(quiet=0), rules=RULES)
     run(both, leak(0.6, of=0.96 * USABLE_GIB), 120)
-    assert [alert.rule for alert in both.last.active] == ["memory near limit"]
+    assert [alert.rule for alert in both.last.active] == ["nearly full"]
     tested = bench()
     run(tested, leak(2.0, of=USABLE_GIB - 8), 100)
     before = only(tested, FULL)
@@ -266,7 +266,7 @@ def test_a_pause_does_not_end_it_and_other_words_stand_near_the_limit() -> None:
     seen = watch(pauses, BEGINS + 240)
     assert (len(seen.warned), seen.ended) == (1, [])
     flat = watch(lambda second: 0.96 * USABLE_GIB, 60)
-    assert flat.words == (f"GPU 0 near limit: {0.04 * USABLE_GIB:.1f} GiB of {USABLE_GIB:.1f} free",)
+    assert flat.words == (f"GPU 0 nearly full: {0.04 * USABLE_GIB:.1f} GiB of {USABLE_GIB:.1f} free",)
 
 
 def warming_up(to: float, seconds: float) -> Course:

@@ -46,7 +46,7 @@ STORY = """{"about": "a GPU that is full for a minute", "length": 120, "gpus": {
 {"t": 0, "pid": 100, "user": "ada", "gpu": 0, "gib": 74, "sm": 90}
 {"t": 60, "pid": 100, "ends": true}
 """
-EVENT = {"event": "memory near limit", "gpu": 0, "severity": "warning", "raised": 2, "ended": 62, "peak": 5.5}
+EVENT = {"event": "nearly full", "gpu": 0, "severity": "warning", "raised": 2, "ended": 62, "peak": 5.5}
 
 
 def not_so(folder: Path, *events: dict[str, object]) -> list[str]:
@@ -63,5 +63,5 @@ def test_a_recording_that_expects_what_comes_has_no_differences(tmp_path: Path) 
 
 
 def test_an_event_that_is_missing_and_one_too_many_are_named(tmp_path: Path) -> None:
-    assert not_so(tmp_path) == ["1. memory near limit at 2 is one too many"]
-    assert not_so(tmp_path, EVENT, EVENT) == ["2. memory near limit at 2 never came"]
+    assert not_so(tmp_path) == ["1. nearly full at 2 is one too many"]
+    assert not_so(tmp_path, EVENT, EVENT) == ["2. nearly full at 2 never came"]

@@ -126,6 +126,7 @@ def test_an_event_of_a_clock_that_ran_ahead_is_found(own: Path, capsys: pytest.C
         (["--gpu", "0,3"], ["full", "hot"]),
         (["--user", "ben"], ["full"]),
         (["--rule", "MEM"], ["full"]),
+        (["--rule", "nearly-full"], ["full"]),
         (["--rule", "memory-near-limit"], ["full"]),
         (["--rule", "power"], ["noted"]),
         (["--rule", "near"], ["full", "hot"]),
@@ -140,7 +141,7 @@ def test_an_event_of_a_clock_that_ran_ahead_is_found(own: Path, capsys: pytest.C
 def test_what_is_asked_for(
     own: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], expected: list[str]
 ) -> None:
-    write(own, HOT, FULL, NOTED)
+    write(own, HOT, msgspec.structs.replace(FULL, rule="memory near limit"), NOTED)  # as an earlier version wrote it
     assert run("--json", *arguments) == 0
     out, err = capsys.readouterr()
     assert [json.loads(line)["id"] for line in out.splitlines()] == [f"id-{name}" for name in expected]

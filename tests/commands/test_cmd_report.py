@@ -34,9 +34,7 @@ def own(own_home: Path) -> Path:
     """The user's own store, with what a lab did: ada with torchrun on two GPUs, ben on one; two events."""
     causes = (AlertCause(uid=1000, pid=1, run="run"), AlertCause(uid=1001, pid=7, run="7:7"))
     over = ended(
-        alert(
-            "over", rule="uses more than declared", raised=HOUR + 60.0, causes=causes[:1], gpus=(AlertGpu("GPU-0", 0),)
-        )
+        alert("over", rule="over declared", raised=HOUR + 60.0, causes=causes[:1], gpus=(AlertGpu("GPU-0", 0),))
     )
     full = alert("full", gpus=(AlertGpu("GPU-0", 0),), causes=causes, raised=HOUR + 60.0, seen=HOUR + 90.0)
     save(

@@ -47,10 +47,10 @@ NEAR = rows("critical", "critical", "warning", "")
         (Status(gpus=rows(*[""] * 8)), "8 GPUs 71%"),
         (Status(gpus=MIXED), "4 GPUs 20% · 1 lost"),  # the mean is of those that have a figure
         (Status(gpus=MIXED[:1]), "1 GPU —"),
-        (Status(gpus=NEAR, over=THREE, others=1), "4 GPUs 71% · 3 near limit · 1 critical · ada 3.1 over +2"),
+        (Status(gpus=NEAR, over=THREE, others=1), "4 GPUs 71% · 3 nearly full · 1 critical · ada 3.1 over +2"),
         (
             Status(gpus=NEAR, over=THREE, others=2, other="GPU 1 full in 4 min"),
-            "4 GPUs 71% · 3 near limit · GPU 1 full in 4 min +1 · ada 3.1 over +2",
+            "4 GPUs 71% · 3 nearly full · GPU 1 full in 4 min +1 · ada 3.1 over +2",
         ),
         (Status(state=SourceState.DRIVER_DOWN, gpus=rows("")), "1 GPU 71% · NVIDIA driver down"),
     ],
@@ -93,15 +93,15 @@ def test_without_a_watch_it_takes_a_sample(driver: Driver, call: Call) -> None:
     driver.gpus = [Gpu(0, util_gpu=20), Gpu(1, memory_used=78 * GIB, util_gpu=60)]
     driver.procs = [Proc(1, 1, memory=78 * GIB)]
     driver.write()
-    assert call("status") == (0, "2 GPUs 40% · 1 near limit\n", "")
-    assert call("status", "--tmux") == (0, "2 GPUs 40% · #[fg=red]1 near limit#[default]\n", "")
+    assert call("status") == (0, "2 GPUs 40% · 1 nearly full\n", "")
+    assert call("status", "--tmux") == (0, "2 GPUs 40% · #[fg=red]1 nearly full#[default]\n", "")
     found = msgspec.json.decode(call("status", "--json")[1], type=Status)
     assert [gpu.near for gpu in found.gpus] == ["", "critical"]
 
 
 def test_fresh_figures_are_taken_and_no_call_is_made(driver: Driver, call: Call, own_home: Path) -> None:
     write(Status(gpus=rows("critical", busy=50), monotonic=time.monotonic(), boot=boot_id()), own_home)
-    assert call("status") == (0, "1 GPU 50% · 1 near limit\n", "")
+    assert call("status") == (0, "1 GPU 50% · 1 nearly full\n", "")
     assert not driver.calls().total()
 
 
@@ -123,4 +123,4 @@ def test_tmux_draws_it_and_runs_nothing_that_stands_in_a_name(tmux: Tmux, own_ho
         for name in names:
             over = (Overuse(user=name, gib=2.0),)
             write(msgspec.structs.replace(figures, over=over, monotonic=time.monotonic()), own_home)
-            client.wait_for(f"1 GPU 71% · 1 near limit · {name} 2.0 over", timeout=30.0)
+            client.wait_for(f"1 GPU 71% · 1 nearly full · {name} 2.0 over", timeout=30.0)

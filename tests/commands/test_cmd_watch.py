@@ -138,7 +138,7 @@ def test_it_serves_metrics_from_the_same_process(busy: Driver, eager: Path, own_
         assert "GPU 1 full" in watch.out()
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE) as answer:
             text = answer.read().decode()
-        assert 'gpuwatch_alerts{rule="memory near limit",severity="critical"} 1.0\n' in text
+        assert 'gpuwatch_alerts{rule="nearly full",severity="critical"} 1.0\n' in text
         assert "gpuwatch_driver_up 1.0\n" in text
         assert watch.end() == 0
 
@@ -199,7 +199,7 @@ def test_the_configuration_is_read_again_on_sighup(busy: Driver, eager: Path) ->
         eager.write_text(good + "memory_warning = 'lots'\n")
         watch.process.send_signal(signal.SIGHUP)
         assert re.match(r"gpuwatch: configuration not changed: .*memory_warning", watch.err())
-        eager.write_text(good + 'off = ["memory near limit"]\n')
+        eager.write_text(good + 'off = ["nearly full"]\n')
         watch.process.send_signal(signal.SIGHUP)
         assert watch.err() == "gpuwatch: configuration read again: alerts.off changed\n"
         assert "✓ ended" in watch.out()
@@ -220,7 +220,7 @@ def test_the_end_of_its_terminal_ends_it(busy: Driver) -> None:
 # What is printed, line by line, and how
 
 
-def alert(rule: str = "memory near limit", **changes: Any) -> Alert:
+def alert(rule: str = "nearly full", **changes: Any) -> Alert:
     """Return an alert that was raised at EPOCH."""
     fields: dict[str, Any] = {
         "rule": rule,

@@ -20,7 +20,7 @@ LISTS = {
     "visible 7 --demo": "cuda:0 → GPU 7",
     "pick --memory 20GiB --index --demo": "7",
     "strays --demo": "leftover, likely",
-    "status --demo": " · 1 near limit · ",
+    "status --demo": " · 1 nearly full · ",
     "events --since 365d": "▲ warning",
     "report --since 365d": "größe",
     "report --since 365d --by gpu": "H100",

@@ -177,7 +177,7 @@ def test_shares_are_read(tmp_path: Path, content: str, expected: dict[str, Any])
 
 LIMITS = """
 [alerts]
-off = ["power limit", "XID"]
+off = ["power limit", "memory near limit"]
 memory_warning = 12.5
 memory_for = "500ms"
 full_warning = "1h"
@@ -209,7 +209,7 @@ def test_limits_and_rules_are_read_in_the_units_that_people_write(tmp_path: Path
     when = "mem>20GiB gpu:0,GPU-8932 user:ada"
     first = CustomRule(name="ada's memory", on="process", when=when, after=60, severity=Severity.CRITICAL)
     assert config.limits() == Limits(
-        off=frozenset({"power limit", "XID"}),
+        off=frozenset({"power limit", "nearly full"}),  # the file has its former name
         memory_warning=12.5,
         memory_for=0.5,
         full_warning=3600,

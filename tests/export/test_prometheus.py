@@ -86,14 +86,14 @@ def test_a_real_prometheus_fires_the_alert_of_an_overshoot(driver: Driver, own_h
             subprocess.Popen([program, *flags], cwd=tmp_path, stdout=log, stderr=log) as prometheus,
         ):
             try:
-                over = {"alertname": "GpuwatchOvershoot", "job": "gpuwatch", "gpu": "0", "severity": "critical"}
+                over = {"alertname": "GpuwatchOverDeclared", "job": "gpuwatch", "gpu": "0", "severity": "critical"}
                 wait_for(
                     lambda: any(over.items() <= one.items() for one in _firing(served)),
                     (tmp_path / "log").read_text(errors="replace")[-2000:],
                 )
                 driver.procs, driver.gpus[0].memory_used = [], 0
                 driver.write()
-                wait_for(lambda: not [one for one in _firing(served) if one["alertname"] == "GpuwatchOvershoot"])
+                wait_for(lambda: not [one for one in _firing(served) if one["alertname"] == "GpuwatchOverDeclared"])
                 exporter.send_signal(signal.SIGTERM)
                 assert exporter.wait(30) == 0
                 client = PrometheusClient(FleetSettings(), f"http://127.0.0.1:{served}")

@@ -181,19 +181,19 @@ def test_an_empty_server_has_no_host() -> None:
 def test_alerts_are_listed_worst_first_and_count_for_their_host() -> None:
     lines = [
         card(3, 79.0),
-        alert("GpuwatchMemoryNearLimit", "critical", instance="a:9400", gpu="3", uuid="GPU-a:9400-3"),
+        alert("GpuwatchNearlyFull", "critical", instance="a:9400", gpu="3", uuid="GPU-a:9400-3"),
         alert("GpuwatchIdleMemory", instance="a:9400", user="ada"),
         alert("GpuwatchRulesFail"),
         'ALERTS{alertname="GpuwatchOther",alertstate="pending",severity="warning",instance="a:9400"} 1',
     ]
     found = fleet("\n".join(lines))
     assert [(one.title, one.severity, one.host, one.age) for one in found.alerts] == [
-        ("GPU 3: memory near limit", Severity.CRITICAL, "a", 600.0),
+        ("GPU 3: nearly full", Severity.CRITICAL, "a", 600.0),
         ("rules fail", Severity.WARNING, "", 600.0),
         ("idle memory, ada", Severity.WARNING, "a", 600.0),
     ]
     (host,) = found.hosts
-    assert (host.alerts, host.worst, host.severity) == (2, "GPU 3: memory near limit", Severity.CRITICAL)
+    assert (host.alerts, host.worst, host.severity) == (2, "GPU 3: nearly full", Severity.CRITICAL)
 
 
 def test_a_lost_gpu_is_worse_than_one_that_is_full() -> None:
@@ -202,7 +202,7 @@ def test_a_lost_gpu_is_worse_than_one_that_is_full() -> None:
     assert (host.worst, host.alerts) == ("GPU 1: lost", 3)
 
 
-_CRITICAL = {"NearLimit": "0", "GpuLost": "1", "Overshoot": "2"}
+_CRITICAL = {"NearlyFull": "0", "GpuLost": "1", "OverDeclared": "2"}
 
 
 # -- people and free GPUs -------------------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ def matches(rows: Sequence[Any], words: str, grammar: Grammar[Any]) -> list[Any]
     ],
 )
 def test_hosts_are_filtered_by_the_grammar_of_all_lists(words: str, hosts: list[str]) -> None:
-    lines = [card(0, 60.0), user("ada", "a:9400", 60.0), alert("GpuwatchMemoryNearLimit", instance="a:9400")]
+    lines = [card(0, 60.0), user("ada", "a:9400", 60.0), alert("GpuwatchNearlyFull", instance="a:9400")]
     lines += [card(index, 0.0, host="b:1", name="NVIDIA L40S") for index in range(2)]
     found = fleet("\n".join(lines))
     assert [host.name for host in matches(found.hosts, words, hosts_grammar(found))] == hosts
@@ -266,7 +266,7 @@ def test_the_other_lists_are_filtered_too() -> None:
     found = fleet(a_fleet(100, 8))
     assert [one.name for one in matches(found.people, "user:ada mem>1GiB", PEOPLE)] == ["ada"]
     assert len(matches(found.free, "h100 most>=4", FREE)) == 1
-    assert [one.host for one in matches(found.alerts, "rule:limit gpu:0-2 age<1h node0051", ALERTS)] == ["node0051"]
+    assert [one.host for one in matches(found.alerts, "rule:full gpu:0-2 age<1h node0051", ALERTS)] == ["node0051"]
     assert not matches([FleetAlert(rule="x", severity=Severity.WARNING)], "gpu:0", ALERTS)
     with pytest.raises(FilterError, match="sm is no figure of this list"):
         parse_terms("sm>3", hosts_grammar(found))

@@ -50,7 +50,7 @@ def test_a_thousand_hosts_are_read_by_at_most_eight_queries(url: str) -> None:
     assert {host.name for host in fleet.hosts if host.trouble} == {f"node{n:04}" for n in range(99, HOSTS, 100)}
     first = by_name["node0001"].gpus[1]
     assert (first.used, first.total, first.left, first.utilization) == (28 * GIB, 80 * GIB, 52 * GIB, 2.0)
-    assert [fleet.hosts[0].name, fleet.hosts[0].worst] == ["node0001", "GPU 1: memory near limit"]
+    assert [fleet.hosts[0].name, fleet.hosts[0].worst] == ["node0001", "GPU 1: nearly full"]
     assert len(fleet.alerts) == HOSTS // 50
     assert all(alert.age is not None and alert.age >= 600 for alert in fleet.alerts)
     assert {person.name for person in fleet.people} == {*PEOPLE}

@@ -72,7 +72,7 @@ def test_real_processes_under_the_demos_pids_outlive_the_demo(own_home: Path) ->
     meant = (STRAY_PID, LEFTOVER_PID, RUN_PID, *RUN_WORKER_PIDS)
     command = [*PID_NAMESPACE, sys.executable, "-c", REAL, ",".join(map(str, meant)), GPUWATCH, "--demo"]
     with Terminal(command, columns=120, rows=40, env=dict(os.environ)) as terminal:
-        terminal.wait_for("GPU 1 near limit")
+        terminal.wait_for("GPU 1 nearly full")
         terminal.send("mK")
         terminal.wait_for("nothing was signalled")
         terminal.send("q")

@@ -65,5 +65,5 @@ def test_an_alert_flags_its_window(driver: Driver, tmux: Tmux) -> None:
     driver.write()
     tmux.wait_for(lambda _: "0 1" in tmux.run(*flags).splitlines())
     tmux.run("select-window", "-t", ":0")
-    assert "GPU 0" in tmux.wait_for("near limit")
+    assert "GPU 0" in tmux.wait_for("nearly full")
     assert "0 0" in tmux.run(*flags).splitlines()

@@ -201,8 +201,8 @@ def test_shares_are_published_without_text_and_come_back_as_declarations(file: P
 
 def test_a_row_of_a_host_is_for_the_users_own_readers_alone() -> None:
     shown = seen_by_root()
-    mine = make_status(shown, (alert(0, title="GPU 0 near limit: ada holds it"),), time.monotonic())
-    assert (mine.people, mine.worst, mine.severity) == (1, "GPU 0 near limit: ada holds it", "critical")
+    mine = make_status(shown, (alert(0, title="GPU 0 nearly full: ada holds it"),), time.monotonic())
+    assert (mine.people, mine.worst, mine.severity) == (1, "GPU 0 nearly full: ada holds it", "critical")
     assert [(one.processes, known(one.left)) for one in mine.gpus] == [(1, True)]
     public = publish(mine, shown)
     assert (public.people, public.worst, public.severity) == (None, "", "")

@@ -201,7 +201,7 @@ def test_no_text_of_an_alert_has_an_argument(tmp_path: Path) -> None:
     for commands in (Commands.NAMES, Commands.ANONYMISED):
         path = tmp_path / commands
         _, texts = played(path, [at(base, float(second)) for second in range(20)], commands)
-        assert "uses more than declared" in {one.rule for one in Recording([path]).events().alerts}
+        assert "over declared" in {one.rule for one in Recording([path]).events().alerts}
         assert not [one for one in texts if "hush" in one]
 
 

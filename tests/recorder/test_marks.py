@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from sqlite3 import Connection
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.alerts.alert import Acknowledgement, Attention, Mute
-from gpuwatch.recorder.marks import changed_marks, marks_of, with_marks
+from gpuwatch.recorder.marks import changed_marks, marks_of, read_marks, with_marks, write_marks
+from gpuwatch.recorder.opening import reading
+from gpuwatch.recorder.store import Store
 from tests.support.builders import EPOCH
 
 NOW = EPOCH + 1000.0
@@ -37,3 +42,19 @@ def test_a_change_touches_nothing_else(one: Attention, other: Attention, disk: A
     assert {key: mark for key, mark in result.items() if key not in changed} == {
         key: mark for key, mark in before.items() if key not in changed
     }
+
+
+def test_marks_of_a_rule_that_was_renamed_still_apply(tmp_path: Path) -> None:
+    def marks(rule: str) -> Attention:
+        return Attention(
+            acks=(Acknowledgement(key=f"{rule}|box3|GPU-0", at=NOW),),
+            mutes=(Mute(rule=rule), Mute(rule=rule, key=f"{rule}|box3|GPU-1")),
+        )
+
+    def write_old(connection: Connection) -> None:
+        write_marks(connection, marks_of(marks("memory near limit")), NOW)
+
+    path = tmp_path / "store.db"
+    Store(path).write(write_old)
+    with reading(path) as connection:
+        assert read_marks(connection) == marks("nearly full")

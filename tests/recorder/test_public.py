@@ -47,7 +47,7 @@ KEEP = 90 * DAY
 def event(at: float, name: str = "e1", *, subject: str = SECRET, host: str = "box3", evidence: str = SECRET) -> Alert:
     return Alert(
         id=name,
-        rule="uses more than declared",
+        rule="over declared",
         host=host,
         gpu=GPU,
         index=0,
@@ -150,9 +150,7 @@ def test_paths_and_titles_are_never_published_and_people_only_with_use(closed: P
         assert (b"ada" in content) is (level == "use")
         assert b"4711" not in content
     found = read_all_events([today, yesterday])
-    assert [(one.title, one.peak, one.lasted) for one in found.alerts] == [
-        ("GPU 0: uses more than declared", 62.0, 60.0)
-    ] * 2
+    assert [(one.title, one.peak, one.lasted) for one in found.alerts] == [("GPU 0: over declared", 62.0, 60.0)] * 2
     assert [one.people for one in found.alerts] == [frozenset({"ada"} if level == "use" else ())] * 2
 
 

@@ -35,7 +35,7 @@ def test_a_row_begins_with_what_held_before_it(day: Path) -> None:
     snapshots, recording = demo(150), Recording([day])
     standing, after = recording.play(snapshots[145].taken)
     assert next(after).sequence == snapshots[140].sequence
-    assert {one.rule for one in standing.alerts} >= {"memory near limit", "overbooked"}
+    assert {one.rule for one in standing.alerts} >= {"nearly full", "overbooked"}
     assert {one.id for one in standing.alerts} <= {one.id for one in recording.events().alerts}
     idle = {one.gpu: one.seconds for one in standing.idle}
     assert max(idle.values()) == pytest.approx(139, abs=1)

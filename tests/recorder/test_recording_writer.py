@@ -94,7 +94,7 @@ def test_a_second_run_adds_to_the_recording_and_goes_on_with_its_events_if_it_co
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert play(path) == times([*snapshots, *late])
     found = Recording([path]).events()
-    events = [one for one in found.alerts if one.rule == "memory near limit"]
+    events = [one for one in found.alerts if one.rule == "nearly full"]
     assert (len(events), {one.how for one in events}) == (count, hows)
     assert len(found.gaps) == (1 if pause else 0)
 
@@ -144,7 +144,7 @@ def test_a_file_that_was_moved_is_complete_and_a_new_one_begins(tmp_path: Path, 
     writer.close(PATIENCE)
     assert not writer.trouble
     assert times(Recording([tmp_path / "old", path]).snapshots()) == times(snapshots)
-    assert {one.rule for one in Recording([path]).events().alerts} == {"memory near limit"}
+    assert {one.rule for one in Recording([path]).events().alerts} == {"nearly full"}
 
 
 def test_frames_beyond_a_slow_disk_are_lost_and_the_monitor_never_waits(

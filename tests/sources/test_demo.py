@@ -201,11 +201,11 @@ def told(seconds: int) -> dict[tuple[str, int | None], list[tuple[int, str]]]:
 def test_within_minutes_alerts_come_and_go() -> None:
     within = 3  # seconds: how many samples a rule takes is the rules' business
     expected = {
-        ("memory near limit", FILLING_GPU): "5 CRITICAL, 82 cleared, 112 WARNING, 122 CRITICAL, 202 cleared, "
+        ("nearly full", FILLING_GPU): "5 CRITICAL, 82 cleared, 112 WARNING, 122 CRITICAL, 202 cleared, "
         "232 WARNING, 242 CRITICAL",
         ("misspelt variable", 0): "5 WARNING",
         ("overbooked", 4): "5 NOTE",
-        ("uses more than declared", 0): "10 CRITICAL",
+        ("over declared", 0): "10 CRITICAL",
         ("ended process holds memory", 1): "20 WARNING",
         ("gpu health", LOST_GPU): "20 CRITICAL, 62 cleared, 140 CRITICAL, 182 cleared, 260 CRITICAL, 302 cleared",
         ("XID", XID_GPU): "48 WARNING",
@@ -213,7 +213,7 @@ def test_within_minutes_alerts_come_and_go() -> None:
         ("opened GPUs it does not use", 0): "62 NOTE",
         ("temperature near slowdown", HOT_GPU): "99 WARNING, 125 cleared",
         ("time to full", LEAKING_GPU): "122 WARNING, 214 CRITICAL, 260 cleared",
-        ("memory near limit", LEAKING_GPU): "234 WARNING, 252 cleared",
+        ("nearly full", LEAKING_GPU): "234 WARNING, 252 cleared",
     }
     found = told(310)
     assert {key: [word for _, word in events] for key, events in found.items()} == {

@@ -102,7 +102,7 @@ def samples(hosts: int, gpus: int) -> Iterator[tuple[str, str, float]]:
         yield "gpuwatch:host_driver_up:bool", base, 1.0
         yield "up", base, float(host % 100 != 99)
         if host % 50 == 1:
-            alert = f'{base},alertname="GpuwatchMemoryNearLimit",severity="critical",gpu="1"'
+            alert = f'{base},alertname="GpuwatchNearlyFull",severity="critical",gpu="1"'
             alert += f',uuid="GPU-{host:08x}-0000-4000-8000-{1:012x}"'
             yield "ALERTS", f'{alert},alertstate="firing"', 1.0
             yield "ALERTS_FOR_STATE", alert, time.time() - 600

@@ -217,11 +217,11 @@ def frame(
 def alert(index: int = 1, severity: Severity = Severity.CRITICAL, **changes: Any) -> Alert:
     fields: dict[str, Any] = {
         "id": f"{index:010x}",
-        "rule": "memory near limit",
+        "rule": "nearly full",
         "gpu": gpu(index).key,
         "index": index,
         "severity": severity,
-        "title": f"GPU {index} near limit: 0.4 of 79.1 GiB free",
+        "title": f"GPU {index} nearly full: 0.4 of 79.1 GiB free",
         "evidence": "ben holds 40.0",
         "raised": EPOCH,
         "raised_monotonic": 1e9,  # after every frame that came before

@@ -53,13 +53,13 @@ def alert(name: str = "a", **changes: Any) -> Alert:
     """Return an alert about a GPU called `name`, raised at the epoch of the tests."""
     fields: dict[str, Any] = {
         "id": f"id-{name}",
-        "rule": "memory near limit",
+        "rule": "nearly full",
         "host": HOST,
         "gpu": f"GPU-{name}",
         "index": 0,
         "severity": Severity.WARNING,
         "most": Severity.WARNING,
-        "title": f"GPU {name} near limit",
+        "title": f"GPU {name} nearly full",
         "raised": EPOCH,
         "seen": EPOCH,
     }

@@ -8,7 +8,7 @@ A recording is a file of JSON lines, read by `recording.read`: first a `Header`,
     {"t": 0, "pid": 100, "user": "ada", "gpu": 3, "gib": 12, "sm": 90}
     {"t": 60, "pid": 100, "gpu": 3, "gib": [12, 70], "until": 240}
     {"t": 300, "pid": 100, "ends": true}
-    {"event": "memory near limit", "gpu": 3, "severity": "warning", "raised": 240, "ended": 302, "peak": 7.5}
+    {"event": "nearly full", "gpu": 3, "severity": "warning", "raised": 240, "ended": 302, "peak": 7.5}
 
 `t` is in seconds. What a step says holds until another says otherwise. A figure is a number, the words of a
 `model.Reason` where there is none, `[from, to]` for a straight line between `t` and `until`, or `{"cycle": [[5, 70],

@@ -219,7 +219,7 @@ class Player:
         self._look(frame, tick, self._watched)
 
 
-LEAST_IS_WORST: Final = frozenset({"memory near limit", "time to full", "throttled"})
+LEAST_IS_WORST: Final = frozenset({"nearly full", "time to full", "throttled"})
 """Rules whose peak is their least value; a rule of the user's own says `below` in its name in these tests."""
 
 

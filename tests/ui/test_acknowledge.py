@@ -35,7 +35,7 @@ from tests.support.screen import (
     until,
 )
 
-HELD = "memory near limit"
+HELD = "nearly full"
 
 
 def asked(app: GpuwatchApp) -> list[object]:
@@ -47,7 +47,7 @@ async def test_a_acknowledges_the_worst_alert_that_nobody_has_seen() -> None:
     seen = alert(0, acknowledged=True)
     async with running(frame(machine(4), seen, alert(2, Severity.WARNING))) as (app, pilot):
         await press(pilot, "a")
-        assert "GPU 2 near limit" in text(app)
+        assert "GPU 2 nearly full" in text(app)
         assert "1 of 2" in text(app)
         for _ in range(3):  # of quick presses the second means nothing
             app.post_message(Key("enter", None))
@@ -160,7 +160,7 @@ async def test_a_muted_alert_says_until_when(mute: Mute, words: str) -> None:
 async def test_the_alert_of_what_is_under_the_cursor_comes_first() -> None:
     async with running(frame(machine(3), alert(0), alert(2)), (120, 36)) as (app, pilot):
         await press(pilot, "tab", "down", "down", "a")
-        assert "GPU 2 near limit" in text(app)
+        assert "GPU 2 nearly full" in text(app)
 
 
 async def test_of_an_alert_that_has_ended_meanwhile_nothing_is_offered() -> None:
@@ -168,7 +168,7 @@ async def test_of_an_alert_that_has_ended_meanwhile_nothing_is_offered() -> None
         await press(pilot, "a")
         assert offered(app) == ["acknowledge", "hour", "morning", "rule", "show", "cancel"]
         await hand(app, pilot, replace(frame(machine(2)), cleared=(alert(1, ended=EPOCH + 1),)))
-        assert "ended: GPU 1 near limit" in text(app)
+        assert "ended: GPU 1 nearly full" in text(app)
         assert offered(app) == ["cancel"]
         await press(pilot, "enter")
         assert asked(app) == []
@@ -201,7 +201,7 @@ async def test_what_is_muted_can_speak_again_when_nothing_of_it_holds() -> None:
         await press(pilot, "a")
         assert "the rule “XID” is muted until you unmute it" in text(app)
         await press(pilot, "right")
-        assert "an alert of “memory near limit” is muted until " in text(app)
+        assert "an alert of “nearly full” is muted until " in text(app)
         await press(pilot, "left", "enter")
         assert asked(app) == [("unmute", "XID", "")]
         assert app.screen is app.dashboard
@@ -256,6 +256,6 @@ async def test_bell_and_desktop_are_for_warnings_and_worse() -> None:
         assert rung == []
         await hand(app, pilot, frame(machine(4), alert(0, Severity.NOTE), alert(1), alert(2)))
         assert rung[0] == "bell"
-        assert "GPU 1 near limit" in rung[1]
+        assert "GPU 1 nearly full" in rung[1]
         assert " +1" in rung[1]
         assert len(rung) == 2

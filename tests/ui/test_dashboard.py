@@ -139,7 +139,7 @@ async def test_a_storm_of_sizes() -> None:
             await pilot.resize_terminal(36, 5)
             await pilot.pause()
             assert "needs 40×6" in text(app)
-            assert "GPU 0 near limit" in text(app)
+            assert "GPU 0 nearly full" in text(app)
 
 
 UNUSUAL: list[tuple[dict[str, Any], bool, str]] = [
@@ -171,20 +171,20 @@ async def test_a_row_says_who_makes_its_gpu_full_and_nothing_of_other_gpus() -> 
     cards = [gpu(n, holdings=[holding(7, 30.0 + n)]) for n in range(3)]
     blocked = tuple(AlertGpu(cards[n].key, n) for n in (1, 2))
     unused = alert(1, Severity.WARNING, rule=UNUSED, gpu=cards[1].key, gpus=blocked, pids=(7,), short="dov 31.0 unused")
-    near = alert(2, gpu=cards[2].key, short="near limit")
+    near = alert(2, gpu=cards[2].key, short="nearly full")
     async with running(frame(snapshot(cards, [process(7, "dov")]), near, unused), (160, 50)) as (app, pilot):
-        for size, third in (((160, 50), "dov 32.0 unused · near limit"), ((80, 24), "dov 32.0 unused +1")):
+        for size, third in (((160, 50), "dov 32.0 unused · nearly full"), ((80, 24), "dov 32.0 unused +1")):
             await resize(app, pilot, size)
             states = [row[-31 if size[0] > 80 else -25 :].strip() for row in app.dashboard.gpu_panel.text[1:]]
             assert states == ["", "dov 31.0 unused", third]
 
 
 async def test_a_gpu_that_is_full_at_the_start_is_marked_before_there_is_an_alert() -> None:
-    full = alert(1, short="near limit")
+    full = alert(1, short="nearly full")
     async with running(frame(machine(2)), (160, 50)) as (app, pilot):
         await hand(app, pilot, msgspec.structs.replace(frame(machine(2)), early=(full,)))
         assert app.dashboard.gpu_panel.text[2].startswith("●")
-        assert app.dashboard.gpu_panel.text[2].rstrip().endswith("near limit")
+        assert app.dashboard.gpu_panel.text[2].rstrip().endswith("nearly full")
         assert not app.dashboard.alerts.display
         assert not app._notifications
 
@@ -200,12 +200,12 @@ async def test_where_the_driver_lists_no_process_none_is_counted() -> None:
 async def test_a_toast_tells_alerts_that_are_out_of_sight_and_covers_no_row() -> None:
     for size, keys, count, told in (
         ((80, 24), [], 1, []),
-        ((80, 24), ["question_mark"], 1, ["● GPU 0 near limit"]),
-        ((60, 10), [], 4, ["● GPU 2 near limit +1: e lists all"]),
+        ((80, 24), ["question_mark"], 1, ["● GPU 0 nearly full"]),
+        ((60, 10), [], 4, ["● GPU 2 nearly full +1: e lists all"]),
     ):
         async with running(frame(machine(8)), size) as (app, pilot):
             await pilot.press(*keys)
-            await hand(app, pilot, frame(machine(8), *[alert(n, title=f"GPU {n} near limit") for n in range(count)]))
+            await hand(app, pilot, frame(machine(8), *[alert(n, title=f"GPU {n} nearly full") for n in range(count)]))
             assert [one.message for one in app._notifications] == told
             rows = screen(app)[:-1]
             app.notify("of long words " * 10, timeout=60)
@@ -251,6 +251,6 @@ async def test_what_is_acknowledged_or_muted_is_dim_on_its_gpus_line_and_known_w
             await hand(app, pilot, frame(machine(4), msgspec.structs.replace(heard, **{mark: True}), *old))
             line = app.dashboard.gpu_panel.text[1]
             assert line.startswith(" ")
-            assert line.rstrip().endswith("memory near limit")
+            assert line.rstrip().endswith("nearly full")
         await hand(app, pilot, frame(machine(4), *old))
         assert [line.strip() for line in app.dashboard.alerts.text] == ["2 older: press e"]

@@ -139,7 +139,7 @@ async def test_an_alert_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
         await pilot.press("question_mark")
         for _ in range(3):
             await hand(app, pilot, frame(machine(2), alert(1)))
-        assert [one.message for one in app._notifications] == ["● GPU 1 near limit: 0.4 of 79.1 GiB free"]
+        assert [one.message for one in app._notifications] == ["● GPU 1 nearly full: 0.4 of 79.1 GiB free"]
         assert rung == [1]
         many = [alert(n, gpu=f"g{n}") for n in range(9)]
         await hand(app, pilot, frame(machine(2), *many))

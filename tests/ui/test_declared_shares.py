@@ -46,7 +46,7 @@ def machine(*held: tuple[int, str, float, Declared | None], **changes: Any) -> S
 
 
 def overshoot(*pids: int, severity: Severity = Severity.CRITICAL, index: int = 0, **changes: Any) -> Alert:
-    fields = {"rule": "uses more than declared", "subject": "15226:1", "pids": pids}
+    fields = {"rule": "over declared", "subject": "15226:1", "pids": pids}
     return alert(index, severity, **{**fields, "title": f"ada holds 62 % of GPU {index}, declared 40 %", **changes})
 
 

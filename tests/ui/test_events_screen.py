@@ -135,7 +135,7 @@ def test_the_detail_tells_all_that_is_known() -> None:
     facts = event_facts(one, NOW)
     lines = "\n".join(plain(line) for line in fact_lines(facts, SKIN, 160, 6))
     for words in (
-        "memory near limit · GPU 0-1,3 · ada · pid 1, 2, 3, 4, 5, 6 and 3 more",
+        "nearly full · GPU 0-1,3 · ada · pid 1, 2, 3, 4, 5, 6 and 3 more",
         "at worst 1.5 GiB free, mean 2.0, last 3.0",
         "ada holds 70.0 GiB",
         "back within the limit",
@@ -149,7 +149,7 @@ def test_the_detail_tells_all_that_is_known() -> None:
     ("words", "found"),
     [
         ("", True),
-        ("rule:mem", True),
+        ("rule:near", True),
         ("rule:over", False),
         ("gpu:0,1", True),
         ("gpu:2", False),
@@ -184,7 +184,7 @@ async def test_a_process_that_is_on_several_gpus_is_found_by_each_of_them() -> N
 ABOUT_GPU = alert(1)
 ABOUT_PROCESS = alert(
     2,
-    rule="uses more than declared",
+    rule="over declared",
     subject=f"1021:1021 {gpu(2).key}",
     pids=(1021,),
     title="ben holds 62 % of GPU 2, declared 40 %",

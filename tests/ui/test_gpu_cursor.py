@@ -54,7 +54,7 @@ async def test_below_a_heat_map_stands_the_chosen_gpu() -> None:
         await press(pilot, "tab", "down", "right")
         line = app.dashboard.gpu_panel.text[-1]
         assert line.startswith("● GPU 17")
-        for word in ("you 22.0", "0.0 free", "50%", "near limit"):
+        for word in ("you 22.0", "0.0 free", "50%", "nearly full"):
             assert word in line
         seen = machine(64)
         lost = [msgspec.structs.replace(one, health=Health.LOST) if one.index == 17 else one for one in seen.gpus]

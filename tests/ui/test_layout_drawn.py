@@ -122,7 +122,7 @@ def frames(draw: st.DrawFn) -> Frame:
     pids = [one.pid for card in cards for one in card.holdings]
     people = [_person(pid, n, names, commands, presence) for n, pid in enumerate(pids)]
     severities = draw(st.lists(st.sampled_from(list(Severity)), max_size=9))
-    title = draw(st.sampled_from([*HOSTILE[:6], "GPU 1 near limit: 0.4 of 79.1 GiB free"]).map(clean))
+    title = draw(st.sampled_from([*HOSTILE[:6], "GPU 1 nearly full: 0.4 of 79.1 GiB free"]).map(clean))
     alerts = [
         alert(cards[n % len(cards)].index if cards else 1, one, title=title, rule=f"rule {n}")
         for n, one in enumerate(severities)

@@ -25,7 +25,7 @@ from tests.support.store import MemoryRecording, alert, ended, machine, seconds
 
 def recording() -> MemoryRecording:
     """Return ten minutes with an event from 100 s to 160 s, and one that begins at 300 s."""
-    first = ended(alert("a", raised=EPOCH + 100.0, gpu=gpu(0).key, title="GPU 0 near limit"))
+    first = ended(alert("a", raised=EPOCH + 100.0, gpu=gpu(0).key, title="GPU 0 nearly full"))
     second = alert("b", raised=EPOCH + 300.0, gpu=gpu(0).key, title="GPU 0 hot", severity=Severity.CRITICAL)
     return MemoryRecording((machine(float(second)) for second in range(600)), [first, second])
 

@@ -29,7 +29,7 @@ from gpuwatch.history.history import HistoryView, Trend
 from gpuwatch.model.holdings import GpuOwner, GpuProcess
 from gpuwatch.model.snapshot import Gpu, Memory, known, number
 
-MEMORY: Final = "memory near limit"
+MEMORY: Final = "nearly full"
 FULL: Final = "time to full"
 
 CLEAR_MARGIN: Final = 2.0
@@ -56,10 +56,10 @@ def room_of(memory: Memory) -> tuple[float, float] | None:
     return (free, usable) if usable > 0 else None
 
 
-# -- memory near limit --------------------------------------------------------------------------------------------
+# -- nearly full ----------------------------------------------------------------------------------------------------
 
 
-def find_memory_near_limit(context: RuleContext) -> Iterator[Observation]:
+def find_nearly_full(context: RuleContext) -> Iterator[Observation]:
     """Compare the free memory of each GPU with the limits in percent."""
     for gpu in context.gpus:
         room = room_of(gpu.memory)
@@ -71,7 +71,7 @@ def find_memory_near_limit(context: RuleContext) -> Iterator[Observation]:
         # The figures of a GPU that no program uses mean nothing.
         if gpu.holdings or gpu.holdings_note or not (gpu.memory.unified or gpu.memory.used == 0):
             level, keeps = (_memory_severity(percent - margin, context.limits) for margin in (0.0, CLEAR_MARGIN))
-        word = " full" if percent < _FULL else " near limit" if level else ""
+        word = " full" if percent < _FULL else " nearly full" if level else ""
         trend = context.history.gpu(gpu.key).trend if keeps is not None and percent >= _FULL else None
         seconds = time_to_full(gpu, trend) if trend is not None and trend.steady else None
         soon = format_prediction(seconds) if seconds is not None else ""
@@ -84,7 +84,7 @@ def find_memory_near_limit(context: RuleContext) -> Iterator[Observation]:
             stamp=gpu.sampled,
             title=f"GPU {gpu.index}{word}: {units.gib(free)} GiB of {units.gib(usable)} free"
             + (f", full in about {soon}" if soon else ""),
-            short="full" if percent < _FULL else "near limit",
+            short="full" if percent < _FULL else "nearly full",
             forecast=f"full in {soon}" if soon else "",
             how="" if keeps is not None else f"{units.gib(free)} of {units.gib(usable)} GiB free again",
             value=free,
@@ -231,6 +231,6 @@ def _growers(held: Iterable[GpuProcess], history: HistoryView) -> dict[int, int]
 
 
 RULES: Final = (
-    Rule(MEMORY, find_memory_near_limit),
+    Rule(MEMORY, find_nearly_full),
     Rule(FULL, find_time_to_full),
 )

@@ -26,7 +26,7 @@ from gpuwatch.alerts.rule import (
     named_pids,
     owners_of,
 )
-from gpuwatch.alerts.rules.memory import CLEAR_MARGIN, GROWN, MEMORY, find_memory_near_limit, room_of
+from gpuwatch.alerts.rules.memory import CLEAR_MARGIN, GROWN, MEMORY, find_nearly_full, room_of
 from gpuwatch.base import units
 from gpuwatch.base.units import Unit
 from gpuwatch.history.history import HistoryView
@@ -45,7 +45,7 @@ from gpuwatch.model.snapshot import (
     number,
 )
 
-OVERSHOOT: Final = "uses more than declared"
+OVERSHOOT: Final = "over declared"
 OVERBOOKED: Final = "overbooked"
 OUTGROWN: Final = "past start size"
 
@@ -61,7 +61,7 @@ _SURE: Final = {Confidence.GUESS: Severity.NOTE, Confidence.STALE: Severity.WARN
 DOUBT: Final = {Confidence.GUESS: "a guess", Confidence.STALE: "the file was changed after the process started"}
 
 
-# -- uses more than declared --------------------------------------------------------------------------------------
+# -- over declared --------------------------------------------------------------------------------------------------
 
 
 def allowance(
@@ -321,7 +321,7 @@ def _start_size(declaration: Declaration, memory: Memory) -> float | None:
     return declaration.value * total if declaration.basis is Basis.TOTAL and total is not None else None
 
 
-AT_ONCE: Final = (Rule(MEMORY, find_memory_near_limit), Rule(OVERSHOOT, find_overshoots))
+AT_ONCE: Final = (Rule(MEMORY, find_nearly_full), Rule(OVERSHOOT, find_overshoots))
 """Rules whose observations are shown from the first snapshot, before they have lasted."""
 
 RULES: Final = (

@@ -136,7 +136,7 @@ def legend(glyphs: Glyphs) -> list[Section]:
         Fact(f"{glyphs.ended} ended", "no longer runs, and the driver still lists its memory"),
         Fact("not listed", "has a GPU open, and the driver does not list it"),
         Fact("SM %", "part of the time in which a kernel ran, not how full it was"),
-        Fact("near limit", "under 10 % free, critical under 5 %, unless set otherwise"),
+        Fact("nearly full", "under 10 % free, critical under 5 %, unless set otherwise"),
         Fact("near slowdown", "nearly as hot as where the GPU slows itself down"),
         Fact("power limit", "at its power limit, as a busy GPU mostly is"),
         Fact("hw/sw thermal", "slowed down for its heat; power brake: from outside"),

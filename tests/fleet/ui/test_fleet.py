@@ -33,7 +33,7 @@ SMALL = "\n".join(
         card(2, 0.0, up__bool=0.0),
         card(3, 10.0, memory_used__bytes=None),
         user("ada", "a:9400", 72.0, idle_memory=9.0),
-        alert("GpuwatchMemoryNearLimit", "critical", instance="a:9400", gpu="0", uuid="GPU-a:9400-0"),
+        alert("GpuwatchNearlyFull", "critical", instance="a:9400", gpu="0", uuid="GPU-a:9400-0"),
         *(card(index, 0.0, host="b:9400", name="NVIDIA L40S") for index in range(4)),
         'up{instance="c:9400"} 0',
         'gpuwatch:host_age:seconds{instance="a:9400"} 7',
@@ -158,7 +158,7 @@ async def test_the_palette_opens_views_and_changes_the_theme_which_is_saved() ->
 async def test_tables_show_what_the_fields_say() -> None:
     async with running() as (app, pilot, _):
         await press(pilot, "t")
-        row = line_of(app, "● GPU 0: memory near limit").split()
+        row = line_of(app, "● GPU 0: nearly full").split()
         assert row[:9] == ["›", "a", "4", "1", "30", "238.0", "50", "1", "7s"]
         await press(pilot, "f")
         assert line_of(app, "L40S").split() == ["›", "L40S", "80", "4", "4", "4", "b", "4"]
@@ -166,7 +166,7 @@ async def test_tables_show_what_the_fields_say() -> None:
         assert line_of(app, "ada").split()[1:6] == ["ada", "72.0", "11", "1", "1"]
         assert "9.0 GiB of it idle" in text(app)
         await press(pilot, "e")
-        assert line_of(app, "near limit").split()[:4] == ["›", "●", "a", "10m"]
+        assert line_of(app, "nearly full").split()[:4] == ["›", "●", "a", "10m"]
 
 
 async def test_enter_leads_from_free_gpus_and_people_to_hosts_and_from_an_alert_to_its_host() -> None:
@@ -346,7 +346,7 @@ async def test_a_host_has_its_gpus_owners_alerts_and_graphs() -> None:
         await answer(pilot, reader, past_of(reader))
         assert "reading" not in lines(app)[0]
         assert "70.0 of 60.0 GiB declared, 10.0 over, idle 3h00m" in line_of(app, "ada 70.0 of")
-        assert "memory near limit" in text(app)
+        assert "nearly full" in text(app)
         assert " 72.0 of 320.0 ╴" in line_of(app, "╶ memory")
         assert text(app).count(" ada 70.0 ") == 2
         assert " 300 W ╴" in line_of(app, "╶ power")

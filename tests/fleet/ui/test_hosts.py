@@ -42,7 +42,7 @@ from tests.support.screen import (
 ROWS = [
     Host(name="idle", gpus=(HostGpu(index=0, used=0, total=80 * GIB, utilization=0, processes=0),), age=0.4),
     Host(name="busy", gpus=(HostGpu(index=0, used=40 * GIB, total=80 * GIB, utilization=97, processes=3),), people=2,
-         alerts=2, worst="GPU 0 near limit", severity=Severity.CRITICAL, age=0.4),
+         alerts=2, worst="GPU 0 nearly full", severity=Severity.CRITICAL, age=0.4),
     Host(name="lost", trouble="ssh: connect to host lost port 22: No route to host", age=None),
 ]  # fmt: skip
 
@@ -122,7 +122,7 @@ async def test_the_list_comes_first_the_worst_host_at_the_top() -> None:
         drawn = lines(app)
         assert [line.split()[0] for line in drawn[2:5]] == ["›", "lost", "idle"]
         assert drawn[2].split()[1:7] == ["busy", "1", "0", "50", "—", "97"]
-        assert "● GPU 0 near limit" in drawn[2]
+        assert "● GPU 0 nearly full" in drawn[2]
         assert "No route to host" in drawn[3]
         assert "3 hosts · 2 GPUs, 1 free  1 in trouble" in drawn[0]
         await press(pilot, "down")
