@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
+import pwd
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, get_args
 
+from gpuwatch.base import files
 from gpuwatch.base.errors import GpuwatchError, UsageError
 from gpuwatch.base.extras import install_hint
 from gpuwatch.base.text import clean
@@ -17,10 +22,13 @@ from gpuwatch.commands.console import Console
 from gpuwatch.commands.flags import add_flags, add_span_flags, parse_span
 from gpuwatch.commands.recorded import on_demo_store, open_recording
 from gpuwatch.commands.report_formats import report_csv, report_json, report_lines
+from gpuwatch.config.paths import ADMINISTRATORS
+from gpuwatch.config.reading import merge, read_administrators
 from gpuwatch.model.values import DAY
-from gpuwatch.recorder.opening import StoreError
-from gpuwatch.recorder.public import stores_read
-from gpuwatch.recorder.schema import is_public
+from gpuwatch.recorder.forget import forget_user
+from gpuwatch.recorder.opening import StoreError, explained, reading
+from gpuwatch.recorder.public import PublicDays, stores_read
+from gpuwatch.recorder.schema import DAYS, is_public, own_store
 from gpuwatch.recorder.use import By, UseReport, read_reports
 
 _WAYS: Final[tuple[By, ...]] = get_args(By)
@@ -29,6 +37,11 @@ _NOT_PUBLIC: Final = (
     'nothing: an administrator can change that (publish = "use" in /etc/gpuwatch/gpuwatch.toml), or leave a dashboard '
     "or `gpuwatch watch` running, which records for you alone"
 )
+_FORGET: Final = (
+    "this deletes the name and runs of {who}, and the words of events about them, from {stores}; their use becomes "
+    "that of unknown users (?); delete it? [y/N]"
+)
+_KEPT: Final = "recordings, saved reports and actions.jsonl are unchanged; a running gpuwatch records the user again"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,10 +53,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--csv", action="store_true", help="as CSV, a line a row")
     parser.add_argument("--html", metavar="FILE", help="as a page with charts, written to FILE")
     parser.add_argument("--file", metavar="FILE", help="another file than your own")
+    parser.add_argument(
+        "--forget",
+        metavar="USER",
+        help="delete what is stored about a user (name or uid); as root: by the service too",
+    )
+    parser.add_argument("--yes", action="store_true", help="with --forget: do not ask")
 
 
 def main(args: argparse.Namespace, _sampler: object = None, wall: Callable[[], float] = time.time) -> int:
     """Run the command and return its exit code; raises UsageError, and GpuwatchError where nothing was kept yet."""
+    if args.yes and not args.forget:
+        raise UsageError("--yes goes with --forget")
+    if args.forget is not None:
+        return _main_forget(args, wall())
     if args.demo:
         return on_demo_store(args, partial(main, wall=wall))
     forms = [flag for flag in ("json", "csv", "html") if getattr(args, flag, None)]
@@ -93,6 +116,46 @@ def _main_html(args: argparse.Namespace, now: float) -> int:
     console.warn(f"{clean(str(path))} is written")
     _warn(console, args, page.parts[0], notes)
     return 0
+
+
+def _main_forget(args: argparse.Namespace, now: float) -> int:
+    """Delete what is stored about a person: in one's own store, and as root also in that of the machine's service."""
+    flags = ("json", "csv", "html", "by", "since", "until", "recording", "file", "demo")
+    if given := [flag for flag in flags if getattr(args, flag)]:
+        raise UsageError(f"--forget does not go with --{given[0]}")
+    service, console = own_store(DAYS / "gpuwatch"), Console(ascii_only=bool(args.ascii))
+    stores = [path for path in (own_store(), *([] if os.geteuid() else [service])) if path.exists()]
+    uid = _find_uid(args.forget, stores)
+    who = f"{clean(args.forget)} (uid {uid})"
+    if stores and not args.yes:
+        if sys.stdin is None or not sys.stdin.isatty():
+            raise UsageError("--forget asks before it deletes, and stdin is not a terminal; --yes skips the question")
+        console.warn(_FORGET.format(who=who, stores=" and ".join(map(str, stores))))
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise GpuwatchError("nothing was deleted")
+    config = merge(read_administrators(ADMINISTRATORS))
+    for path in stores:
+        counts = ", ".join(f"{kind} {count}" for kind, count in forget_user(path, uid, args.forget).items() if count)
+        console.print(f"{who} in {files.shown_path(path)}: {counts or 'nothing was stored'}")
+        if path == service:
+            with explained(DAYS):
+                PublicDays(path, config.publish).write(now, config.report.keep, all_days=True)
+    console.warn(_KEPT if stores else "nothing was recorded yet")
+    return 0
+
+
+def _find_uid(name: str, stores: Iterable[Path]) -> int:
+    """Return the uid of a user of this system, or of a store, or in digits; raises UsageError."""
+    if name.isascii() and name.isdigit() and int(name) < 1 << 32:
+        return int(name)
+    with suppress(KeyError):
+        return pwd.getpwnam(name).pw_uid
+    for path in stores:
+        with reading(path) as connection:
+            found = connection.execute("SELECT uid FROM users WHERE name = ? AND uid >= 0", (clean(name),)).fetchone()
+        if found:
+            return int(found[0])
+    raise UsageError(f"--forget: there is no user {name[:40]!a}, here or in what is stored; write the uid")
 
 
 def _warn(console: Console, args: argparse.Namespace, report: UseReport, notes: Iterable[str]) -> None:

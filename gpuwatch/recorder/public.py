@@ -181,11 +181,12 @@ class PublicDays:
         self._last: tuple[date, Publish] | None = None
         """Day and level of the last writing."""
 
-    def write(self, now: float, keep: float) -> None:
+    def write(self, now: float, keep: float, *, all_days: bool = False) -> None:
         """Write today's file, and on a new day those that lack; raises StoreError and OSError once the rest is written.
 
         `now` is the wall-clock time; days older than `keep` seconds are removed. Where another level is published than
-        before, all are removed at once and made anew. The last two days are made again: their last minutes came later.
+        before, or with `all_days`, all are removed at once and written again. The last two days are always written
+        again: their last minutes came later.
         """
         today = date.fromtimestamp(now)
         wanted: dict[date, bool] = {} if self.publish == "none" else {today: True}
@@ -196,7 +197,7 @@ class PublicDays:
                 oldest = date.fromtimestamp(max(now - keep, read_events(self._store).since or now))
                 wanted |= {today - timedelta(days=ago): ago <= 2 for ago in range(1, (today - oldest).days + 1)}
             for path in public_files(self._folder):
-                if day_of(path) in wanted and not refused_day(path):
+                if day_of(path) in wanted and not all_days and not refused_day(path):
                     with suppress(StoreError, FileNotFoundError), reading(path) as connection:
                         if read_about(connection, "publish") == self.publish:
                             continue

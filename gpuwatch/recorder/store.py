@@ -114,6 +114,11 @@ class Store:
         with self._writing() as connection:
             _prune(connection, now, self.keep, self._pages(connection))
 
+    def compact(self) -> None:
+        """Write the file again without what its free pages still hold of deleted rows; raises StoreError."""
+        with self._writing() as connection:
+            connection.execute("VACUUM")
+
     def set_aside(self) -> str:
         """Rename a damaged file, with its journal, and return a line that says so; raises StoreError."""
         name = self.path.name

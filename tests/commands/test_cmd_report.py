@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -189,3 +190,56 @@ def test_several_stores_are_added_up_whatever_their_ids(own: Path, tmp_path: Pat
     assert whole.events.all == 3
     assert len(whole.lines) == 2
     assert {line.gpus for line in whole.lines} == ({(0,), (1,)} if by == "gpu" else {(0, 1)})
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# --forget
+
+
+def typed(monkeypatch: pytest.MonkeyPatch, words: str, *, terminal: bool = True) -> None:
+    """Let a user type words."""
+    stdin = io.StringIO(words)
+    monkeypatch.setattr(stdin, "isatty", lambda: terminal)
+    monkeypatch.setattr(sys, "stdin", stdin)
+
+
+def test_a_person_is_deleted_after_a_question(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed(monkeypatch, "n\n")
+    with pytest.raises(GpuwatchError, match="nothing was deleted"):
+        run("--forget", "ada")
+    typed(monkeypatch, "y\n")
+    assert run("--forget", "ada") == 0
+    captured = capsys.readouterr()
+    assert str(own) in captured.err
+    (line,) = captured.out.splitlines()
+    assert line.startswith("ada (uid 1000) in ")
+    assert "names 1, use 120, runs 1, events 2" in line
+    assert [words.split()[0] for words in shown(capsys, "--by", "user", "--since", "7d")[2:4]] == ["?", "ben"]
+
+
+def test_a_person_is_found_by_uid_and_without_a_terminal_yes_is_needed(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed(monkeypatch, "y\n", terminal=False)
+    with pytest.raises(UsageError, match="--yes"):
+        run("--forget", "1000")
+    assert run("--forget", "1000", "--yes") == 0
+    assert b"ada" not in own.read_bytes()
+    assert run("--forget", "1000", "--yes") == 0
+    assert "nothing was stored" in capsys.readouterr().out.splitlines()[-1]
+
+
+@pytest.mark.usefixtures("own")
+@pytest.mark.parametrize("words", [["--forget", "nobody-here"], ["--forget", "ada", "--json"], ["--yes"]])
+def test_who_is_to_be_forgotten_must_be_known(words: list[str]) -> None:
+    with pytest.raises(UsageError, match="--forget"):
+        run(*words)
+
+
+@pytest.mark.usefixtures("own_home")
+def test_nothing_is_created_where_nothing_was_recorded(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--forget", "1000") == 0
+    assert "nothing was recorded yet" in capsys.readouterr().err
+    assert not own_store().exists()

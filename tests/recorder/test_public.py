@@ -22,6 +22,7 @@ from gpuwatch.history.timeline import Key, Metric, Minute, Timeline
 from gpuwatch.model.live import FILE
 from gpuwatch.model.snapshot import Snapshot
 from gpuwatch.recorder.events import read_all_events, write_events
+from gpuwatch.recorder.forget import forget_user
 from gpuwatch.recorder.live_writer import make_status
 from gpuwatch.recorder.marks import write_marks
 from gpuwatch.recorder.opening import reading
@@ -138,6 +139,18 @@ def test_of_a_full_store_the_public_columns_alone_have_values(closed: Path, leve
         kinds = {kind for (kind,) in public.execute("SELECT kind FROM event_about")}
         assert {kind for (kind,) in stored.execute("SELECT kind FROM event_about")} == {"user", "gpu", "run"}
         assert kinds == ({"user", "gpu"} if level == "use" else set())
+
+
+def test_all_days_are_written_again_without_who_was_deleted_from_the_store(closed: Path) -> None:
+    later = NOW + 3 * DAY
+    publish(closed, "use", later)
+    forget_user(closed, 1001, "ada")
+    old = publish(closed, "use", later)
+    assert any(b"ada" in day.read_bytes() for day in old)
+    PublicDays(closed, "use", old[0].parent).write(later, KEEP, all_days=True)
+    assert public_files(old[0].parent) == old
+    assert not any(b"ada" in day.read_bytes() for day in old)
+    assert [line.name for line in read_report(old, "user", MIDNIGHT - DAY).lines] == ["?"]
 
 
 @pytest.mark.parametrize("level", ["shares", "use"])
