@@ -53,7 +53,7 @@ function _shtab_gpuwatch_using
 end
 
 set -g _shtab_gpuwatch_commands explain events replay fleet doctor docs pick run strays kill message report watch export notify status config completion
-set -g _shtab_gpuwatch_opts_with_value --at --by --config --copy --file --filter --for --gpu --host --html --interval --keepalive --listen --max-util --memory --memory-critical --memory-warning --names --order --per-process --prometheus --record --record-size --recording --rule --share --signal --since --start --textfile --theme --until --user --visible --web-config -n
+set -g _shtab_gpuwatch_opts_with_value --at --by --config --copy --file --filter --for --forget --gpu --host --html --interval --keepalive --listen --max-util --memory --memory-critical --memory-warning --names --order --per-process --prometheus --record --record-size --recording --rule --share --signal --since --start --textfile --theme --until --user --visible --web-config -n
 
 complete -c gpuwatch -e
 complete -c gpuwatch -f
@@ -201,6 +201,8 @@ complete -c gpuwatch -n '_shtab_gpuwatch_using report' -l by -xka "user gpu run"
 complete -c gpuwatch -n '_shtab_gpuwatch_using report' -l csv -d 'as CSV, a line a row'
 complete -c gpuwatch -n '_shtab_gpuwatch_using report' -l html -xka "(__fish_complete_path (commandline -ct))" -d 'as a page with charts, written to FILE'
 complete -c gpuwatch -n '_shtab_gpuwatch_using report' -l file -xka "(__fish_complete_path (commandline -ct))" -d 'another file than your own'
+complete -c gpuwatch -n '_shtab_gpuwatch_using report' -l forget -x -d 'delete what is stored about a user (name or uid); as root: by the service too'
+complete -c gpuwatch -n '_shtab_gpuwatch_using report' -l yes -d 'with --forget: do not ask'
 complete -c gpuwatch -n '_shtab_gpuwatch_using; and test $_shtab_gpuwatch_npos -eq 0' -a watch -d 'Record events and use, and send messages, without a terminal.'
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -s h -l help -d 'show this help message and exit'
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'read FILE instead of your gpuwatch.toml'

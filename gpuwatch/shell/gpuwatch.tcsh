@@ -21,7 +21,7 @@ complete gpuwatch \
         'c/--by=/(user gpu run)/' \
         'c/--html=/f/' \
         'c/--web-config=/f/' \
-        'c/--/(allow-root-kill anonymise ascii at bell by check config copy csv dashboard demo empty export file filter fleet follow for gpu help host html ignore-reservations index init interval json keepalive listen max-util memory memory-critical memory-warning mine names once order per-process prometheus quiet read-only record record-commands record-size recording remove rule rules run scrape-config service share show signal since start stream test textfile theme tmux unit until user verbose version visible wait web-config yes)/' \
+        'c/--/(allow-root-kill anonymise ascii at bell by check config copy csv dashboard demo empty export file filter fleet follow for forget gpu help host html ignore-reservations index init interval json keepalive listen max-util memory memory-critical memory-warning mine names once order per-process prometheus quiet read-only record record-commands record-size recording remove rule rules run scrape-config service share show signal since start stream test textfile theme tmux unit until user verbose version visible wait web-config yes)/' \
         'c/-/(- h n)/' \
         'n/--recording/f/' \
         'n/--theme/(dark light ansi-dark ansi-light atom-one-dark atom-one-light catppuccin-frappe catppuccin-latte catppuccin-macchiato catppuccin-mocha dracula flexoki gruvbox monokai nord rose-pine rose-pine-dawn rose-pine-moon solarized-dark solarized-light textual-dark textual-light tokyo-night)/' \

@@ -263,6 +263,8 @@ _shtab_gpuwatch_report_options=(
   "--csv[as CSV, a line a row]"
   "--html[as a page with charts, written to FILE]:FILE:_files"
   "--file[another file than your own]:FILE:_files"
+  "--forget[delete what is stored about a user (name or uid)\; as root\: by the service too]:USER:"
+  "--yes[with --forget\: do not ask]"
 )
 
 # guard to ensure default positional specs are added only once per session
