@@ -13,6 +13,7 @@ import pytest
 
 import gpuwatch.model
 from gpuwatch import cli
+from gpuwatch.alerts.rules import RULE_NAMES
 from gpuwatch.cli import COMMANDS
 from gpuwatch.commands.docs import FOLDER, PAGES
 from gpuwatch.config import load
@@ -49,8 +50,14 @@ def test_every_link_leads_to_a_file(file: Path) -> None:
     assert [link for link in links if "://" not in link and not (file.parent / link).exists()] == []
 
 
+def test_the_table_of_alerts_has_every_rule() -> None:
+    table = PAGE["alerts"].partition("\n## Rules\n")[2].partition("\n## ")[0]
+    assert sorted(re.findall(r"^\| `(.+?)` \|", table, re.MULTILINE)) == sorted(RULE_NAMES)
+
+
 def test_the_example_of_mail_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (config, *_), (body, *_) = blocks("alerts", "toml"), blocks("alerts", "sh")
+    (config,) = (block for block in blocks("alerts", "toml") if "[notify]" in block)
+    (body,) = (block for block in blocks("alerts", "sh") if block.startswith("#!"))
     file, script, mail = (tmp_path / name for name in ("gpuwatch.toml", "gpu-mail", "mail"))
     for path, text in ((file, config), (script, body), (mail, '#!/bin/sh\nprintf "%s\\n" "$@"; cat\n')):
         path.write_text(text)
