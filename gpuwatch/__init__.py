@@ -1,4 +1,4 @@
-"""gpuwatch: a live, truthful monitor for GPUs that several people share."""
+"""gpuwatch: live monitor for NVIDIA GPUs that several people share."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

@@ -9,8 +9,9 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from gpuwatch.base.errors import EXIT_CODES, GpuwatchError, UsageError
+from gpuwatch.base.errors import GpuwatchError, UsageError
 from gpuwatch.commands.flags import FLAGS, RECORDING, given_flags, warn_renamed
+from gpuwatch.commands.reference import COMMANDS, DASHBOARD, EXIT_CODES, GROUPS, Command
 from gpuwatch.version import __version__
 
 if TYPE_CHECKING:
@@ -18,57 +19,13 @@ if TYPE_CHECKING:
 
     from gpuwatch.sources.sampler_process import SamplerProcess
 
-GROUPS: Final = {
-    "look": {
-        "explain": "what a process declared, which GPUs it sees, and the evidence",
-        "events": "alerts that were raised, and how they ended",
-        "replay": "a recording in the dashboard, from any time of it; or copy it",
-        "fleet": "all machines that a Prometheus server knows",
-        "doctor": "what keeps gpuwatch from seeing all, and how to mend it",
-        "docs": "the guide, one page per subject",
-    },
-    "start": {
-        "pick": "print GPUs that have room, for CUDA_VISIBLE_DEVICES",
-        "run": "pick GPUs, set the share for every framework, start a program",
-    },
-    "clean up": {
-        "strays": "your own processes that nobody attends to and that hold memory",
-        "kill": "end your own processes, or a whole run",
-        "message": "print a polite message to the owner of a process, or to a user",
-    },
-    "keep and share": {
-        "report": "how much each user held and used, from what was recorded",
-        "watch": "record events and use, and send messages, without a terminal",
-        "export": "metrics for Prometheus, or rules and a Grafana dashboard",
-        "notify": "send a test message to the addresses of your gpuwatch.toml",
-        "status": "one short line for the status bar of tmux",
-        "config": "show, check or create a gpuwatch.toml",
-        "completion": "completions for bash, zsh, fish or tcsh",
-    },
-}
-"""Help text of each command, in groups; the module `gpuwatch.commands.NAME` runs it."""
-COMMANDS: Final = {name: words for commands in GROUPS.values() for name, words in commands.items()}
-
-_OVERVIEW: Final = (
-    "A live, truthful monitor for GPUs that several people share.\n\n"
-    + "".join(
-        f"{group}:\n" + "".join(f"  {name:<11} {words}\n" for name, words in commands.items())
-        for group, commands in GROUPS.items()
-    )
-    + """\
-examples:
-  gpuwatch --mine                     the dashboard, with your own processes
-  gpuwatch --once --gpu 0,2           print two GPUs as a table; --json: as JSON
-  gpuwatch run --empty -- ./train.sh  start a program on a GPU that nobody uses
-  gpuwatch strays                     what of yours to end, and by which command
-  gpuwatch report --since 7d          who used how much in the last week
-"""
+_OVERVIEW: Final = "Live monitor for NVIDIA GPUs that several people share.\n\n" + "".join(
+    f"{group}:\n" + "".join(f"  {name:<11} {command.words}\n" for name, command in commands.items())
+    for group, commands in GROUPS.items()
 )
 _MORE: Final = "all flags: gpuwatch --help=all; of a command: gpuwatch COMMAND --help"
-_CODES: Final = (
-    "Exit codes: 0 done (an empty list too), 1 not found (no such process, no room, nothing recorded yet), "
-    + EXIT_CODES
-)
+_SHARED: Final = ("help", "config", "ascii")
+"""Flags of every command, which the help of a command does not repeat."""
 
 
 def main(argv: Sequence[str], sampler: SamplerProcess | None, *, reservations: Path | None = None) -> int:
@@ -139,15 +96,46 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(message)
 
 
-class _CommandParser(_Parser):
+class CommandParser(_Parser):
     """Argument parser of one command: imports the command's module, which adds its arguments, when it is used."""
 
     command = ""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Add the arguments of the command, then parse."""
-        _import(self.command).add_arguments(self)
+        self.add_all()
         return super().parse_known_args(args, namespace)
+
+    def add_all(self) -> None:
+        """Add the arguments of the command, and the usage line, exit codes and examples of its help."""
+        about = COMMANDS[self.command]
+        _import(self.command).add_arguments(self)
+        self.usage = f"gpuwatch {self.command} [flags] {about.usage}".rstrip()
+        self.description = f"{about.words[0].upper()}{about.words[1:]}."
+        self.formatter_class = argparse.RawDescriptionHelpFormatter
+        self._positionals.title, self._optionals.title = "arguments", "flags"
+        parts = (self.epilog, _examples(about), _codes(about.exit_codes()), _ALSO)
+        self.epilog = "\n\n".join(filter(None, parts))
+
+    def format_help(self) -> str:
+        """Return the help, without the flags that every command has."""
+        for action in self._actions:
+            if action.dest in _SHARED:
+                action.help = argparse.SUPPRESS
+        return super().format_help()
+
+
+_ALSO: Final = "also: --config FILE, --ascii; see gpuwatch --help=all"
+
+
+def _examples(about: Command) -> str:
+    width = max(map(len, about.examples), default=0)
+    lines = [f"  {line:<{width}}  {words}" for line, words in about.examples.items()]
+    return "\n".join(["examples:", *lines]) if lines else ""
+
+
+def _codes(codes: Mapping[int, str]) -> str:
+    return textwrap.fill(f"exit codes: {'; '.join(f'{code} {words}' for code, words in codes.items())}", 78)
 
 
 def parser(*, whole: bool = True) -> argparse.ArgumentParser:
@@ -155,8 +143,8 @@ def parser(*, whole: bool = True) -> argparse.ArgumentParser:
     top = _Parser(
         prog="gpuwatch",
         usage="gpuwatch [flags] [COMMAND ...]     (without a COMMAND: the dashboard)",
-        description=_OVERVIEW,
-        epilog=textwrap.fill(_CODES, 78) if whole else _MORE,
+        description=_OVERVIEW + _examples(DASHBOARD),
+        epilog=f"{_codes(EXIT_CODES)}\nData goes to stdout, messages to stderr." if whole else _MORE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"gpuwatch {__version__}")
@@ -165,19 +153,18 @@ def parser(*, whole: bool = True) -> argparse.ArgumentParser:
         for name, settings in flags.items():
             group.add_argument(f"--{name}", **settings)
     commands = top.add_subparsers(
-        title="commands", prog="gpuwatch", dest="command", metavar="COMMAND", parser_class=_CommandParser
+        title="commands", prog="gpuwatch", dest="command", metavar="COMMAND", parser_class=CommandParser
     )
     for group in top._action_groups:
         for action in group._group_actions:
             if action is commands or not (whole or group.title == "flags"):
                 action.help = argparse.SUPPRESS
-    for name, words in COMMANDS.items():
-        added = commands.add_parser(name, help=words, description=f"{words[0].upper()}{words[1:]}.", epilog=_CODES)
-        added.command = name
+    for name, command in COMMANDS.items():
+        commands.add_parser(name, help=command.words).command = name
     return top
 
 
-def commands_of(top: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
+def commands_of(top: argparse.ArgumentParser) -> Mapping[str, CommandParser]:
     (commands,) = (action.choices for action in top._actions if isinstance(action.choices, dict))
     return commands
 

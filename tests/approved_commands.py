@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from gpuwatch import __version__, cli
+from gpuwatch.commands.reference import COMMANDS
 from gpuwatch.sources.demo import DemoSource
 from tests.driver import Driver, Gpu, build
 from tests.support.demo import WALL, save_demo
@@ -133,7 +134,7 @@ MASKS = {
 def main(approved: Path, target: Path) -> None:
     """Copy the approved files of commands with their outputs as they are now."""
     driver = make_files(approved)
-    for name in cli.COMMANDS:
+    for name in COMMANDS:
         cli._import(name)
     for file in sorted((approved / "commands").iterdir()):
         lines = [line for line in file.read_text().splitlines() if line.startswith("$ ")]

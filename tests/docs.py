@@ -10,6 +10,7 @@ import ast
 import inspect
 import re
 import tomllib
+from argparse import SUPPRESS
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum, IntEnum
 from functools import cache
@@ -26,8 +27,11 @@ from gpuwatch.commands.completion import FOLDER as SHELL
 from gpuwatch.commands.docs import FOLDER, PAGES, summary
 from gpuwatch.commands.doctor import CHECKS, DoctorJson
 from gpuwatch.commands.explain import VisibleJson
+from gpuwatch.commands.flags import FLAGS
 from gpuwatch.commands.fleet import FleetPickJson
 from gpuwatch.commands.pick import PickJson
+from gpuwatch.commands.reference import COMMANDS, DASHBOARD, EXIT_CODES
+from gpuwatch.commands.reference import GROUPS as COMMAND_GROUPS
 from gpuwatch.commands.strays import StrayJson
 from gpuwatch.config.keys import keys_of, sections, value_of
 from gpuwatch.config.types import Config
@@ -38,7 +42,8 @@ from gpuwatch.model.live import Status
 from gpuwatch.ui.draw.keys import KEYS
 from gpuwatch.ui.screens.help import key_sections
 from tests import CHECKOUT
-from tests.shell import shell_files
+from tests.shell import command_flags as flags_of_commands
+from tests.shell import shared_words, shell_files, whole_parser
 
 PACKAGE: Final = Path(gpuwatch.__file__).parent
 _BLOCK: Final = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end \2 -->\n)", re.DOTALL)
@@ -86,6 +91,60 @@ def checks() -> Iterator[str]:
     yield "|---|---|"
     for name, words in CHECKS.items():
         yield f"| {name} | {words} |"
+
+
+def commands() -> Iterator[str]:
+    """Yield the commands in the groups of `gpuwatch --help`."""
+    for title, group in COMMAND_GROUPS.items():
+        yield f"**{_sentence(title).removesuffix('.')}**"
+        yield ""
+        yield "| command | what the command does |"
+        yield "|---|---|"
+        for name, command in group.items():
+            yield f"| `gpuwatch {name}` | {_cell(command.words)} |"
+        yield ""
+
+
+def flags() -> Iterator[str]:
+    """Yield the flags of the dashboard in the groups of `gpuwatch --help=all`."""
+    for title, group in FLAGS.items():
+        yield f"**{_sentence(title).removesuffix('.')}**"
+        yield ""
+        yield "| flag | meaning of the flag |"
+        yield "|---|---|"
+        for name, flag in group.items():
+            if flag["help"] != SUPPRESS:
+                argument = f"--{name} {flag.get('metavar', '')}".strip()
+                yield f"| `{argument}` | {_cell(flag['help'])} |"
+        yield ""
+
+
+def command_flags() -> Iterator[str]:
+    """Yield each command with its own flags, and the names of those that it shares with others."""
+    for name, own, shared in flags_of_commands(whole_parser()):
+        yield f"### gpuwatch {f'{name} {COMMANDS[name].usage}'.strip()}"
+        yield ""
+        if own:
+            yield "| argument | meaning |"
+            yield "|---|---|"
+            yield from (f"| `{_cell(argument)}` | {_cell(words)} |" for argument, words in own.items())
+            yield ""
+        if shared:
+            yield shared_words(shared, "`")
+            yield ""
+
+
+def exit_codes() -> Iterator[str]:
+    """Yield the exit codes in general, and those of each command."""
+    yield "| exit code | meaning |"
+    yield "|---:|---|"
+    yield from (f"| {code} | {words} |" for code, words in EXIT_CODES.items())
+    yield ""
+    yield "| command | its exit codes |"
+    yield "|---|---|"
+    for name, command in {"": DASHBOARD, **COMMANDS}.items():
+        codes = "; ".join(f"{code} {words}" for code, words in command.exit_codes().items())
+        yield f"| `{f'gpuwatch {name}'.strip()}` | {codes} |"
 
 
 def _cell(text: str) -> str:
@@ -303,7 +362,23 @@ def _about(file: Path) -> str:
 
 
 TABLES: Final[dict[str, Callable[[], Iterator[str]]]] = {
-    one.__name__: one for one in (figures, keys, configuration, checks, stream, outputs, metrics, pages, layers, tree)
+    one.__name__: one
+    for one in (
+        commands,
+        flags,
+        command_flags,
+        exit_codes,
+        figures,
+        keys,
+        configuration,
+        checks,
+        stream,
+        outputs,
+        metrics,
+        pages,
+        layers,
+        tree,
+    )
 }
 
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import importlib
-import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, get_args
-from unittest import mock
 
 import shtab
-from argparse_manpage.manpage import Manpage
 
 from gpuwatch import __version__, cli
 from gpuwatch.alerts.rules import RULE_NAMES
-from gpuwatch.base.errors import EXIT_CODES
 from gpuwatch.commands.completion import SHELLS
 from gpuwatch.commands.docs import PAGES
+from gpuwatch.commands.flags import FLAGS
+from gpuwatch.commands.reference import COMMANDS, DASHBOARD, EXIT_CODES
 from gpuwatch.config.types import Theme
 
 _WORDS: Final = {
@@ -49,15 +46,15 @@ def _actions(top: argparse.ArgumentParser) -> Iterator[tuple[str, Any]]:
 def whole_parser() -> argparse.ArgumentParser:
     """Return the parser with the arguments of all commands."""
     top = cli.parser()
-    next(action for action in top._actions if action.dest == "command").help = None  # --help has them in its overview
-    for name, one in cli.commands_of(top).items():
-        importlib.import_module(f"gpuwatch.commands.{name}").add_arguments(one)
+    for one in cli.commands_of(top).values():
+        one.add_all()
     return top
 
 
 def completions(shell: str) -> str:
     """Return the completions for a shell: commands, flags, files, and the words that an argument takes."""
     top = whole_parser()
+    next(action for action in top._actions if action.dest == "command").help = None  # --help has them in its overview
     for name, action in _actions(top):
         if action.metavar == "FILE":
             action.complete = shtab.FILE
@@ -66,34 +63,138 @@ def completions(shell: str) -> str:
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
 
 
+# ---------------------------------------------------------------------------------------------------------------
+# Flags, for the man page and the page of commands
+
+
+def command_flags(top: argparse.ArgumentParser) -> Iterator[tuple[str, dict[str, str], dict[str, list[str]]]]:
+    """Yield each command with its own arguments (`--since TIME`) and their meanings, and those that it shares.
+
+    The shared ones are by the command that has had them with the same meaning; the dashboard's by an empty name.
+    --config and --ascii, which every command has, are left out.
+    """
+    known = {(f"--{name}", settings["help"]): "" for flags in FLAGS.values() for name, settings in flags.items()}
+    for command, parser in cli.commands_of(top).items():
+        own: dict[str, str] = {}
+        shared: dict[str, list[str]] = {}
+        for action in parser._actions:
+            if action.help == argparse.SUPPRESS or action.dest in ("help", "config", "ascii"):
+                continue
+            words = str(action.help).replace("%%", "%")
+            flag = (action.option_strings or [""])[-1]
+            if flag == "--json" or (flag, words) in known:
+                shared.setdefault(known.get((flag, words), ""), []).append(_name(action))
+            else:
+                own[_name(action)] = words
+                known[flag, words] = command
+        yield command, own, shared
+
+
+def _name(action: argparse.Action) -> str:
+    """Return an argument with its value: `--since TIME`, `-n N`, `PID`."""
+    return " ".join(filter(None, (", ".join(action.option_strings), _value(action))))
+
+
+def shared_words(shared: Mapping[str, list[str]], sign: str = "") -> str:
+    """Return the shared flags in one sentence: `Also: --json. As pick: --share F.`; `sign` is around each flag."""
+    every = {f"As {command}" if command else "Also": flags for command, flags in shared.items()}
+    return " ".join(f"{head}: {', '.join(f'{sign}{flag}{sign}' for flag in flags)}." for head, flags in every.items())
+
+
+def _value(action: argparse.Action) -> str:
+    """Return the value of an argument as its usage shows it; empty for a switch."""
+    if action.nargs == 0:
+        return ""
+    name = str(action.metavar) if action.metavar else "|".join(map(str, action.choices or ()))
+    return f"[{name}]" if action.nargs == "?" and action.option_strings else name
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The man page
+
+FILES: Final = {
+    "~/.config/gpuwatch/gpuwatch.toml": "your configuration, see gpuwatch docs configuration",
+    "/etc/gpuwatch/gpuwatch.toml": "configuration of the administrator, for everybody",
+    "/etc/gpuwatch/notify.toml": "its [notify] with secrets, which only root can read",
+    "~/.local/state/gpuwatch/gpuwatch-HOST.2.sqlite": "your store: events, use, and messages to send",
+    "~/.local/state/gpuwatch/actions.jsonl": "signals that you sent with gpuwatch, and refusals",
+    "~/.local/state/gpuwatch/dashboard.json": "what you chose in the dashboard: theme, interval and others",
+    "$XDG_RUNTIME_DIR/gpuwatch/live.json": "newest values of your gpuwatch, for status, strays and filters",
+    "/run/gpuwatch/live.json": "newest values that the machine's service publishes",
+    "/var/lib/gpuwatch/": "the service's own store, and the days that it publishes (public-DATE.sqlite)",
+    "/run/lock/gpuwatch/": "reservations of gpuwatch run, which everybody can read",
+}
+ENVIRONMENT: Final = {
+    "XDG_CONFIG_HOME, XDG_STATE_HOME": "folders instead of ~/.config and ~/.local/state",
+    "XDG_RUNTIME_DIR, TMPDIR": "folder of live.json; without one, /run/user/UID or /tmp/gpuwatch-UID",
+    "CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER": "pick and run choose among the GPUs that it shows; explain --visible",
+    "SLURM_STEP_GPUS, SLURM_JOB_GPUS": "pick and run warn if Slurm manages the machine and these are not set",
+    "SUDO_UID": "under sudo, strays and kill are about the processes of the caller",
+    "NO_COLOR": "no colours in tables",
+    "TERM, LC_ALL, COLUMNS": "whether there is a terminal, whether it is in UTF-8, and its width for tables",
+    "TMUX, STY, TERM_PROGRAM, LC_TERMINAL, VTE_VERSION": "how to send a desktop notification through the terminal",
+    "PAGER, LESS": "the pager of gpuwatch docs, and its options (default: less -FRX)",
+    "NVIDIA_DRIVER_CAPABILITIES, NVIDIA_VISIBLE_DEVICES": "checked by doctor in a container",
+    "container, KUBERNETES_SERVICE_HOST": "signs of a container",
+    "PATH, PYTHONPATH, HOME": "run looks there for the program and for its PyTorch",
+    "CUDA_MPS_PIPE_DIRECTORY": "run looks there for the MPS server",
+}
+_RUN: Final = (
+    "gpuwatch run sets CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER, GPUWATCH_SHARE and the variables by which frameworks "
+    "limit their memory; --verbose prints them. Values that you set lower yourself stay."
+)
+
+
 def man_page() -> str:
     """Return the man page of all commands."""
-    with mock.patch.dict(os.environ, COLUMNS="100"):  # the parser folds its texts at the width of the terminal
-        top = whole_parser()
-        for one in (top, *cli.commands_of(top).values()):
-            one.description, one.epilog = (one.description or "").partition("\n")[0], None
-        page = Manpage(
-            top,
-            format="single-commands-section",
-            _data={
-                "project_name": "gpuwatch",
-                "version": __version__,
-                "description": "live monitor for NVIDIA GPUs that several people share",
-                "manual_title": "User Commands",
-            },
-        )
-        page.date = ""  # the page is the same on each day
-        page.synopsis = ["gpuwatch", "[flags]", "[COMMAND", "...]"]
-        page.add_section("exit status", "=", _EXIT_STATUS)
-        page.add_section("see also", "=", _SEE_ALSO)
-        return str(page)
+    top = whole_parser()
+    lines = [
+        f'.TH GPUWATCH 1 "" "gpuwatch {__version__}" "User Commands"',
+        *(".nh", ".ad l"),
+        *(".SH NAME", _roff("gpuwatch - live monitor for NVIDIA GPUs that several people share")),
+        *(".SH SYNOPSIS", ".B gpuwatch", _roff("[flags] [COMMAND ...]")),
+        *(".SH DESCRIPTION", "Without a command, gpuwatch shows the dashboard of this machine."),
+        _roff("Its flags may also follow a command that they concern. --config and --ascii concern every command."),
+        _roff("With a command, --json prints its result as JSON."),
+    ]
+    for group in top._action_groups:
+        actions = [one for one in group._group_actions if one.option_strings and one.help != argparse.SUPPRESS]
+        own = {_name(one): str(one.help) for one in actions}
+        lines += [f".SH {_roff(str(group.title).upper())}", *_terms(own)] if own else []
+    lines.append(".SH COMMANDS")
+    for name, own, shared in command_flags(top):
+        about = COMMANDS[name]
+        lines += [f".SS {_roff(f'{name} {about.usage}'.strip())}", _roff(f"{about.words[0].upper()}{about.words[1:]}.")]
+        lines += _terms(own)
+        lines += [".PP", _roff(shared_words(shared))] if shared else []
+    lines += [".SH EXAMPLES", *_terms({**DASHBOARD.examples, **_examples()})]
+    lines += [".SH EXIT STATUS", *_terms({str(code): words for code, words in EXIT_CODES.items()})]
+    special = {name: command.codes for name, command in COMMANDS.items() if command.codes}
+    lines += [".PP", "Of single commands:"]
+    lines += _terms(
+        {name: "; ".join(f"{code} {words}" for code, words in codes.items()) for name, codes in special.items()}
+    )
+    lines += [".SH FILES", *_terms(FILES), ".SH ENVIRONMENT", *_terms(ENVIRONMENT), ".PP", _roff(_RUN)]
+    lines += [".SH SEE ALSO", ".B gpuwatch docs", _roff(f"shows the documentation: {', '.join(PAGES)}.")]
+    return "\n".join(lines) + "\n"
 
 
-_EXIT_STATUS: Final = (
-    "0 done (an empty list too), 1 not found (no such process, no room, nothing recorded yet; doctor: something to "
-    f"mend), {EXIT_CODES}"
-)
-_SEE_ALSO: Final = ".B gpuwatch docs\nlists the pages of the guide, and shows one of them."
+def _examples() -> dict[str, str]:
+    return {line: words for command in COMMANDS.values() for line, words in command.examples.items()}
+
+
+def _terms(meanings: Mapping[str, str]) -> Iterable[str]:
+    """Yield paragraphs with a term in bold and its meaning."""
+    for term, words in meanings.items():
+        yield from (".TP", f"\\fB{_roff(term)}\\fR", _roff(words))
+
+
+def _roff(text: str) -> str:
+    """Return text without what troff would read as a request."""
+    text = (
+        text.replace("\\", "\\e").replace("-", "\\-").replace("~", "\\(ti").replace("'", "\\(aq").replace("`", "\\(ga")
+    )
+    return f"\\&{text}" if text.startswith(".") else text
 
 
 def shell_files() -> dict[str, str]:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from gpuwatch.cli import COMMANDS
+from gpuwatch.commands.reference import COMMANDS, DASHBOARD
 from tests.approve import APPROVED, PARTS, difference, main, names, render
 
 pytestmark = pytest.mark.slow
+
+
+_RENAMED = {"visible": "explain", "recording": "replay"}
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +46,16 @@ def test_nothing_is_shown_that_nobody_approved(part: str, now: Callable[[str], P
 def test_every_command_has_a_file() -> None:
     files = {file.stem for file in (APPROVED / "commands").iterdir()}
     assert files == {*COMMANDS, "gpuwatch", "once", "json"}
+
+
+def test_every_exit_code_is_in_the_reference() -> None:
+    text = "".join(file.read_text() for file in sorted((APPROVED / "commands").iterdir()))
+    runs = re.findall(r"(?m)^\$ (?:\w+=\S* )*gpuwatch ?(.*)$(?s:.*?)^exit code (\d+)$", text)
+    assert len(runs) > 300
+    for line, code in runs:
+        words = [_RENAMED.get(word, word) for word in shlex.split(line)]
+        command = next((COMMANDS[word] for word in words if word in COMMANDS), DASHBOARD)
+        assert int(code) in {**command.exit_codes(), 130: "Ctrl-C"}, line
 
 
 def test_nothing_is_approved_by_ci(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,8 +31,5 @@ class NoThreadError(UnavailableError):
     """Error where the system starts no more threads: running work continues, and the caller may try again."""
 
 
-EXIT_CODES = "2 bad usage, 3 no driver, no GPU or no server. Data on stdout, messages on stderr."
-"""Exit codes that all commands share, for their help texts."""
-
 PROCESS_LIMIT = "the limit of processes is reached (ulimit -u, or the cgroup's pids.max)"
 """Why the system starts no thread and no process (EAGAIN); both limits count threads."""

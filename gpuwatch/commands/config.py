@@ -35,9 +35,9 @@ CheckUrls = Callable[[Sequence[str]], Sequence[str]]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--show", action="store_true", help="every key, its value, and where it comes from")
-    what.add_argument("--init", action="store_true", help="write a commented file; never over one that is there")
-    what.add_argument("--check", action="store_true", help="read the files and name the first mistake")
+    what.add_argument("--show", action="store_true", help="print every key, its value and its source")
+    what.add_argument("--init", action="store_true", help="write a commented file, unless there is one")
+    what.add_argument("--check", action="store_true", help="read the files, and print the first mistake")
 
 
 def main(

@@ -56,7 +56,7 @@ _LESS: Final = "-FRX"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser)
-    parser.add_argument("page", metavar="PAGE", nargs="?", help="such as screen or alerts (default: list the pages)")
+    parser.add_argument("page", metavar="PAGE", nargs="?", help="a page, such as alerts (default: list the pages)")
 
 
 def main(

@@ -98,10 +98,6 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, "json")
     parser.add_argument("--share", action="store_true", help="print what the machine's service publishes about you")
-    parser.epilog = (
-        "Exit codes: 0 nothing to fix, 1 something to fix (a missing driver too), 2 bad usage. "
-        "Data on stdout, messages on stderr."
-    )
 
 
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:

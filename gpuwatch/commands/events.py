@@ -28,7 +28,7 @@ from gpuwatch.analysis.events import (
 )
 from gpuwatch.base.errors import UsageError
 from gpuwatch.base.text import cell_width, clean, fit
-from gpuwatch.base.units import NONE, duration, long_duration, ranges
+from gpuwatch.base.units import UNKNOWN, duration, long_duration, ranges
 from gpuwatch.commands.console import DIM, RED, YELLOW, Console, TextColumn, format_table
 from gpuwatch.commands.flags import add_flags, add_span_flags, parse_indices, parse_span
 from gpuwatch.model.values import DAY
@@ -68,10 +68,10 @@ class EventFilter(msgspec.Struct, frozen=True):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, "json", "recording", "demo", "gpu")
     add_span_flags(parser, "24h")
-    parser.add_argument("--user", metavar="NAME", default=argparse.SUPPRESS, help="about one user")
-    parser.add_argument("--rule", metavar="NAME", help="of the rules with this in their name: full")
-    parser.add_argument("--file", metavar="FILE", help="another store than your own")
-    parser.add_argument("--follow", action="store_true", help="go on with what is recorded, until interrupted")
+    parser.add_argument("--user", metavar="NAME", default=argparse.SUPPRESS, help="only about this user")
+    parser.add_argument("--rule", metavar="NAME", help="only of rules whose name contains this, such as declared")
+    parser.add_argument("--file", metavar="FILE", help="read this store instead of your own")
+    parser.add_argument("--follow", action="store_true", help="keep printing new events, until Ctrl-C")
 
 
 def main(
@@ -316,7 +316,7 @@ def _row(event: Repeated, events: Events, now: float) -> EventRow:
         lasted=_lasted(alert, state, events.watched_until),
         mark=MARKS[worst],
         severity=worst.name.lower(),
-        gpu=ranges(alert.indices) or NONE,
+        gpu=ranges(alert.indices) or UNKNOWN,
         owners=", ".join(alert.owners),
         title=alert.title,
         worst=value_words(alert),

@@ -59,10 +59,9 @@ def read_declarations(process: Process, snapshot: Snapshot, config: Config) -> P
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "gpuwatch explain [flags] (PID | --visible [VALUE])"
     add_flags(parser, "json", "demo")
     parser.add_argument("pid", metavar="PID", nargs="?", help="a process that holds a GPU")
-    said = "the GPUs that a value of CUDA_VISIBLE_DEVICES makes visible here: 0,2 (default: your environment's)"
+    said = "which GPUs a value of CUDA_VISIBLE_DEVICES shows, such as 0,2 (default: your environment's)"
     parser.add_argument("--visible", metavar="VALUE", nargs="?", const=False, help=said)
     said = "with --visible: CUDA_DEVICE_ORDER (default: your environment's)"
     parser.add_argument("--order", choices=("PCI_BUS_ID", "FASTEST_FIRST"), help=said)

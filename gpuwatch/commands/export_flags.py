@@ -31,11 +31,13 @@ def add_export_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--web-config",
         metavar="FILE",
-        help="Prometheus's web configuration file: TLS and passwords, for other machines",
+        help="Prometheus's web configuration file, for other machines: TLS, passwords",
     )
-    parser.add_argument("--textfile", metavar="DIR", help="write into a folder of node_exporter instead of listening")
-    parser.add_argument("--per-process", metavar="N", help="metrics of the N largest processes too (default 0)")
-    parser.add_argument("--names", metavar="WHICH", help="own: without the names of other exporters (default all)")
+    parser.add_argument(
+        "--textfile", metavar="DIR", help="write a file for node_exporter into DIR instead of listening"
+    )
+    parser.add_argument("--per-process", metavar="N", help="also metrics of the N largest processes (default 0)")
+    parser.add_argument("--names", metavar="WHICH", help="own: omit the names of other exporters (default: all)")
 
 
 def start_export(args: argparse.Namespace, config: Config, stack: ExitStack) -> tuple[Exporter, str]:

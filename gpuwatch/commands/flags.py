@@ -21,7 +21,7 @@ def warn_renamed(old: str, new: str) -> None:
 
 
 class _OldFlag(argparse.Action):
-    """Flag by its old name, which stores its value as that of the new one."""
+    """Flag with an old name, which stores its value under the new one."""
 
     def __call__(self, parser: object, namespace: argparse.Namespace, values: object, flag: str | None = None) -> None:
         setattr(namespace, self.dest, values)
@@ -29,54 +29,61 @@ class _OldFlag(argparse.Action):
 
 
 def _switch(words: str, default: bool | None = False) -> dict[str, Any]:
-    """Return the settings of a flag without a value; its default is None where the configuration has the same key."""
+    """Return the settings of a flag without a value; its default is None if the configuration has the same key."""
     return {"action": "store_true", "default": default, "help": words}
 
 
 FLAGS: Final[dict[str, dict[str, dict[str, Any]]]] = {
     "flags": {
         "once": _switch("print one snapshot as a table, and exit"),
-        "json": _switch("print one snapshot as JSON; --json=gpustat: as gpustat does"),
+        "json": _switch("print one snapshot as JSON; --json=gpustat: like gpustat"),
         "stream": _switch("print a line of JSON per snapshot; --stream=live: a short one"),
         "gpu": {"metavar": "0,2", "help": "only these GPUs"},
         "only": {"dest": "gpu", "action": _OldFlag, "help": argparse.SUPPRESS},
         "user": {"metavar": "NAME", "help": "start with the processes of one user"},
         "mine": _switch("start with your own processes", None),
-        "host": {"metavar": "HOST", "action": "append", "help": "other machines, by ssh: lab1; may be repeated"},
+        "host": {
+            "metavar": "HOST",
+            "action": "append",
+            "help": "show other machines by ssh, such as lab1; may be repeated",
+        },
         "demo": _switch("show a simulated machine instead of this one"),
-        "interval": {"metavar": "S", "help": "time between two samples: 2, 500ms (0.1 to 3600 s; default 1)"},
+        "interval": {"metavar": "S", "help": "time between samples: 2, 500ms (0.1 to 3600 s, default 1)"},
     },
     "what is shown": {
         "filter": {"metavar": "TEXT", "help": "start with the processes that match: 'mem>10GiB user:ada', @name"},
         "recording": {"metavar": "FILE", "action": "append", "help": "read a recording instead; may be repeated"},
-        "at": {"metavar": "TIME", "help": "with --once --recording: at 03:10, '2026-11-21 03:10' (default: the last)"},
-        "memory-warning": {"metavar": "P", "help": "warn when under P percent of a GPU is free (default 10)"},
-        "memory-critical": {"metavar": "P", "help": "the same for a critical alert (default 5)"},
-        "theme": {"metavar": "NAME", "help": "dark (the default), light, or a theme of Textual: nord"},
-        "ascii": _switch("print only ASCII characters", None),
+        "at": {"metavar": "TIME", "help": "with --once --recording: 03:10, '2026-11-21 03:10' (default: the end)"},
+        "memory-warning": {
+            "metavar": "P",
+            "help": "warn when less than P percent of a GPU's memory is free (default 10)",
+        },
+        "memory-critical": {"metavar": "P", "help": "the same for critical alerts (default 5)"},
+        "theme": {"metavar": "NAME", "help": "dark (default), light, or a theme of Textual, such as nord"},
+        "ascii": _switch("use only ASCII characters", None),
     },
     "what is done": {
         "config": {"metavar": "FILE", "help": "read FILE instead of your gpuwatch.toml"},
         "bell": _switch("ring the terminal's bell on an alert", None),
         "read-only": _switch("end no process, and do not offer it", None),
-        "allow-root-kill": _switch("allow root to end processes: its own, or under sudo those of the caller"),
-        "wait": _switch("wait for a driver where there is none"),
-        "keepalive": {"metavar": "S", "help": "with --stream: end when stdin ends, or brings nothing for so long"},
+        "allow-root-kill": _switch("allow root to end its own processes, or under sudo the caller's"),
+        "wait": _switch("wait for a driver if there is none"),
+        "keepalive": {"metavar": "S", "help": "with --stream: exit when stdin ends, or is silent for so long"},
     },
-    "recording (of the dashboard and of `gpuwatch watch`)": {
+    "recording, also by gpuwatch watch": {
         "record": {"metavar": "FILE", "help": "record every snapshot in FILE"},
-        "record-size": {"metavar": "SIZE", "help": "size beyond which the oldest rows go (default 2GiB; 0: never)"},
-        "record-commands": _switch("record whole command lines (default: the names of programs)", None),
-        "anonymise": _switch("record stand-ins for users, hosts, programs, paths and names", None),
+        "record-size": {"metavar": "SIZE", "help": "delete the oldest rows above this size (default 2GiB, 0: never)"},
+        "record-commands": _switch("record whole command lines (default: only names of programs)", None),
+        "anonymise": _switch("record pseudonyms of users, hosts, programs, paths and names", None),
     },
 }
-"""Flags that stand before a command, and without one, by their groups in `--help=all`; `--help` has the first group."""
+"""Flags before a command, and without one, by their groups in `--help=all`; `--help` shows the first group."""
 RECORDING: Final = ("record", "record-size", "record-commands", "anonymise")
 _SHARED: Final = {name: settings for flags in FLAGS.values() for name, settings in flags.items()}
 
 
 def add_flags(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Add --config, --ascii and the named flags to a command; each may stand before the command too."""
+    """Add --config, --ascii and the named flags to a command; each may also come before the command."""
     for name in ("config", "ascii", *names, *["only"] * ("gpu" in names)):
         words = "print JSON" if name == "json" else _SHARED[name]["help"]
         parser.add_argument(f"--{name}", **{**_SHARED[name], "default": argparse.SUPPRESS, "help": words})
@@ -97,7 +104,7 @@ def parse_value(flag: str, parse: Callable[[str], N], text: str | None) -> N | N
 
 
 def parse_number(name: str, text: str, most: int, what: str) -> int:
-    """Parse a whole number from 1 to `most`; raises UsageError that says that it is not `what`."""
+    """Parse a whole number from 1 to `most`; raises UsageError, which says that it is not `what`."""
     number = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
     if not 0 < number <= most:
         raise UsageError(f"{name}: {text[:40]!a} is not {what}")
@@ -121,9 +128,9 @@ def add_span_flags(parser: argparse.ArgumentParser, default: str) -> None:
     parser.add_argument(
         "--since",
         metavar="TIME",
-        help=f"from then on: 8h, 7d, yesterday, 22:00, 2026-11-20 (default {default}; of a recording: all of it)",
+        help=f"from: 8h, 7d (ago), yesterday, 22:00, 2026-11-20 (default {default}; of a recording: all)",
     )
-    parser.add_argument("--until", metavar="TIME", help="up to then, as --since (default: now)")
+    parser.add_argument("--until", metavar="TIME", help="to, as --since (default: now)")
 
 
 def parse_span(args: argparse.Namespace, back: float, now: float) -> tuple[float, float]:
@@ -135,7 +142,7 @@ def parse_span(args: argparse.Namespace, back: float, now: float) -> tuple[float
     until = now if args.until is None else _parse_past("--until", args.until, now, now)
     since = until - back if args.since is None else _parse_past("--since", args.since, now, until)
     if since >= until:
-        raise UsageError(f"--since: {format_moment(since)} is not before {format_moment(until)}, where --until ends")
+        raise UsageError(f"--since: {format_moment(since)} is not before the end, {format_moment(until)}")
     return since, until
 
 

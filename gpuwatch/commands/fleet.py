@@ -40,8 +40,10 @@ _NEAREST = 5
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, "json", "theme")
     parser.add_argument("--demo", action="store_true", default=argparse.SUPPRESS, help="show simulated machines")
-    parser.add_argument("--prometheus", metavar="URL", help="read this Prometheus server (default: that of [fleet])")
-    parser.add_argument("--filter", metavar="TEXT", default=argparse.SUPPRESS, help="start with these hosts: 'free>=4'")
+    parser.add_argument("--prometheus", metavar="URL", help="the Prometheus server (default: that of [fleet])")
+    parser.add_argument(
+        "--filter", metavar="TEXT", default=argparse.SUPPRESS, help="start with the hosts that match, such as 'free>=4'"
+    )
 
 
 def main(args: argparse.Namespace, _sampler: object = None) -> int:

@@ -18,9 +18,9 @@ from typing import Final, TextIO
 from msgspec.structs import replace
 
 from gpuwatch.analysis.rows import rows
-from gpuwatch.base.errors import EXIT_CODES, UsageError
+from gpuwatch.base.errors import UsageError
 from gpuwatch.base.text import shorten
-from gpuwatch.base.units import NONE, UNKNOWN, gib
+from gpuwatch.base.units import UNKNOWN, gib
 from gpuwatch.commands.console import Console, TextColumn, discard_output, format_table
 from gpuwatch.commands.flags import add_flags, parse_number
 from gpuwatch.commands.startup import check_snapshot, configured, first_snapshot, open_source
@@ -115,18 +115,16 @@ def table(targets: Sequence[KillTarget], snapshot: Snapshot, uid: int, width: in
 
     def gpus(target: KillTarget) -> str:
         opened = [f"({index})" for index in sorted(indices[key] for key in target.gpus if key in indices)]
-        return ",".join([str(row.gpu.index) for row in held[target.pid]] or opened) or NONE
+        return ",".join([str(row.gpu.index) for row in held[target.pid]] or opened) or UNKNOWN
 
     def memory(target: KillTarget) -> str:
         sizes = [row.holding.memory for row in held[target.pid]]
-        if not sizes and not target.gpus:
-            return NONE
         return gib(sum(filter(known, sizes))) if sizes and all(map(known, sizes)) else UNKNOWN
 
     def busiest(target: KillTarget) -> str:
         figures = [row.holding.sm for row in held[target.pid]]
         if not figures or not all(map(known, figures)):
-            return UNKNOWN if figures or target.gpus else NONE
+            return UNKNOWN
         sm = max(filter(known, figures))
         return f"{sm:.0f}%" if sm else "idle"
 
@@ -163,12 +161,11 @@ _LARGEST_PID: Final = 2**22
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, "allow-root-kill", "read-only")
-    parser.epilog = f"Exit codes: 0 all have exited, 1 one was refused or still runs, {EXIT_CODES}"
-    parser.add_argument("pids", metavar="PID", nargs="+", help="processes of yours that hold a GPU")
+    parser.add_argument("pids", metavar="PID", nargs="+", help="a process of yours that holds a GPU")
     parser.add_argument("--signal", metavar="NAME", help="INT, TERM or KILL (default: TERM)")
-    only = "end the PID only if it started then, in clock ticks since boot: `start` of a process in --json"
+    only = "only if PID started then, in clock ticks since boot (`start` in --json)"
     parser.add_argument("--start", metavar="TICKS", help=only)
-    parser.add_argument("--run", action="store_true", help="the whole run that it belongs to: launcher, ranks, workers")
+    parser.add_argument("--run", action="store_true", help="end the whole run of PID: launcher, ranks, workers")
     parser.add_argument("--yes", action="store_true", help="do not ask")
 
 

@@ -18,7 +18,9 @@ from gpuwatch.sources.sampler_process import SamplerProcess
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, "demo")
-    parser.add_argument("whom", metavar="PID|USER", help="a process that holds a GPU, or a user for all of theirs")
+    parser.add_argument(
+        "whom", metavar="PID|USER", help="a process that holds a GPU, or a user: about all that they hold"
+    )
 
 
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:

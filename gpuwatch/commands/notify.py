@@ -1,4 +1,4 @@
-"""`gpuwatch notify --test`: sends one message to each address of `[notify]`, and says what came of it."""
+"""`gpuwatch notify --test`: sends one message to each address of `[notify]`, and reports whether it arrived."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpuwatch.recorder.messages import make_routes, raised
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser)
-    parser.add_argument("--test", action="store_true", help="send one message now, and say what came of it")
+    parser.add_argument("--test", action="store_true", help="send one message now, and report whether it arrived")
 
 
 def main(args: argparse.Namespace, _sampler: object = None) -> int:

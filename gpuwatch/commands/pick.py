@@ -34,10 +34,10 @@ _SHOWN = 80
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, "json", "demo", "gpu")
     add_choice(parser)
-    parser.add_argument("--index", action="store_true", help="print indices of NVML instead of UUIDs")
-    parser.add_argument("--fleet", action="store_true", help="print the hosts that have so many GPUs, best first")
+    parser.add_argument("--index", action="store_true", help="print NVML indices instead of UUIDs")
+    parser.add_argument("--fleet", action="store_true", help="print hosts that have enough such GPUs, best first")
     parser.add_argument(
-        "--prometheus", metavar="URL", help="with --fleet: the server to ask (default: that of [fleet])"
+        "--prometheus", metavar="URL", help="with --fleet: the Prometheus server (default: that of [fleet])"
     )
 
 
@@ -46,10 +46,12 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--share", metavar="F", help="share of each GPU: 0.4 or 40%%")
     parser.add_argument("--memory", metavar="SIZE", help="memory of each GPU: 20GiB")
     parser.add_argument("-n", dest="count", metavar="N", help="how many GPUs (default 1)")
-    parser.add_argument("--empty", action="store_true", help="only GPUs that nobody uses; alone: all of their memory")
-    parser.add_argument("--max-util", metavar="P", help="no GPU that is more than P percent busy")
     parser.add_argument(
-        "--ignore-reservations", action="store_true", help="ignore what others reserved, and print whose it is"
+        "--empty", action="store_true", help="only GPUs that nobody uses; without a size: all their memory"
+    )
+    parser.add_argument("--max-util", metavar="P", help="no GPU with more than P percent utilization")
+    parser.add_argument(
+        "--ignore-reservations", action="store_true", help="ignore the reservations of others, and print their owners"
     )
 
 

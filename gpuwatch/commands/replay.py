@@ -22,9 +22,9 @@ from gpuwatch.ui.choices import read_choices
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, "theme", "filter")
-    parser.add_argument("files", metavar="FILE", nargs="+", help="recordings, played as one")
-    parser.add_argument("--at", metavar="TIME", help="begin at this time: 03:10, 03:10:22, '2026-11-21 03:10'")
-    parser.add_argument("--copy", metavar="TO", help="copy FILE, also while it is written, instead; TO must not exist")
+    parser.add_argument("files", metavar="FILE", nargs="+", help="a recording; several are played as one")
+    parser.add_argument("--at", metavar="TIME", help="begin at 03:10, 03:10:22 or '2026-11-21 03:10'")
+    parser.add_argument("--copy", metavar="TO", help="copy FILE instead, even while it is written; TO must not exist")
 
 
 def main(args: argparse.Namespace, _sampler: object = None) -> int:

@@ -48,15 +48,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, "json", "recording", "demo")
     add_span_flags(parser, "7d")
     parser.add_argument(
-        "--by", metavar="WHAT", help="one table: by user, gpu or run (default: all three; of --json, --csv: user)"
+        "--by", metavar="WHAT", help="one table: user, gpu or run (default: all; with --json or --csv: user)"
     )
-    parser.add_argument("--csv", action="store_true", help="as CSV, a line a row")
-    parser.add_argument("--html", metavar="FILE", help="as a page with charts, written to FILE")
-    parser.add_argument("--file", metavar="FILE", help="another file than your own")
+    parser.add_argument("--csv", action="store_true", help="print CSV")
+    parser.add_argument("--html", metavar="FILE", help="write a page with charts to FILE")
+    parser.add_argument("--file", metavar="FILE", help="read this store instead of your own")
     parser.add_argument(
         "--forget",
         metavar="USER",
-        help="delete what is stored about a user (name or uid); as root: by the service too",
+        help="delete what is stored about a user (name or uid); as root: also by the service",
     )
     parser.add_argument("--yes", action="store_true", help="with --forget: do not ask")
 
@@ -197,7 +197,7 @@ def _read(args: argparse.Namespace, ways: Sequence[By], now: float) -> tuple[lis
     except StoreError as error:
         if flag:
             raise UsageError(f"{flag}: {error}; allowed is a store that gpuwatch wrote") from None
-        raise
+        raise UsageError(str(error)) from None
     if not flag and not parts[0].exists:
         unread = "".join(f" ({note})" for note in notes)
         if any(map(is_public, paths)):

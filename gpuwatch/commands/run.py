@@ -49,14 +49,19 @@ class NotStartedError(GpuwatchError):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments; the program after `--` was removed before, and without `--` it is `program`."""
-    parser.usage = "gpuwatch run (--share F | --memory SIZE | --empty) [flags] [--] COMMAND ..."
     add_flags(parser)
     pick.add_choice(parser)
     parser.add_argument(
-        "--gpu", metavar="0,2", default=argparse.SUPPRESS, help="these GPUs (default: auto, those with the most room)"
+        "--gpu",
+        metavar="0,2",
+        default=argparse.SUPPRESS,
+        help="these GPUs (default: auto, those with the most memory left)",
     )
     parser.add_argument(
-        "--wait", action="store_true", default=argparse.SUPPRESS, help="wait until they fit, and print who holds them"
+        "--wait",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="wait until enough GPUs have room, and print who holds them",
     )
     said = parser.add_mutually_exclusive_group()
     said.add_argument("--verbose", action="store_true", help="print each environment variable that is set")

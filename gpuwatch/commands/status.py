@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from gpuwatch.base.errors import EXIT_CODES, UsageError
+from gpuwatch.base.errors import UsageError
 from gpuwatch.base.text import clean, fit
 from gpuwatch.base.units import long_duration
 from gpuwatch.commands.console import Console, escape_json
@@ -112,17 +112,15 @@ _PATIENCE: Final = 3.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, "json", "demo")
-    parser.add_argument("--tmux", action="store_true", help="with the colours of tmux's status line")
+    parser.add_argument("--tmux", action="store_true", help="with colours for tmux")
     # By its path where it was called by one: a tmux server need not have the PATH of a virtual environment.
     path = Path(sys.argv[0]).absolute()
     program = str(path) if path.name == "gpuwatch" and re.fullmatch(r"[\w./+-]+", str(path)) else "gpuwatch"
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = (
-        "In ~/.tmux.conf:\n\n"
+        "in ~/.tmux.conf:\n"
         f"  set -g status-right '#({program} status --tmux)'\n"
         "  set -g status-right-length 80\n"
-        "  set -g status-interval 5\n\n"
-        f"Exit codes: 0 done, {EXIT_CODES}"
+        "  set -g status-interval 5"
     )
 
 

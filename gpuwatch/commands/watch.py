@@ -170,15 +170,13 @@ _LAST_WORDS: Final = 0.2
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, "json", "demo", "gpu", "interval", *RECORDING)
-    parser.add_argument("--quiet", action="store_true", help="print nothing but what goes wrong")
-    parser.add_argument("--for", dest="time", metavar="TIME", help="end after a time: 1h, 30min")
-    parser.add_argument(
-        "--service", action="store_true", help="serve everybody on this machine, as root: `--unit` sets it up"
-    )
-    parser.add_argument("--export", action="store_true", help="serve metrics for Prometheus too, see `gpuwatch export`")
+    parser.add_argument("--quiet", action="store_true", help="print only what goes wrong")
+    parser.add_argument("--for", dest="time", metavar="TIME", help="end after this time: 1h, 30min")
+    parser.add_argument("--service", action="store_true", help="as root: be the machine's service; --unit sets it up")
+    parser.add_argument("--export", action="store_true", help="also serve metrics, as gpuwatch export does")
     add_export_flags(parser)
     parser.add_argument("--unit", action="store_true", help="print a systemd unit for the machine's service")
-    parser.add_argument("--remove", action="store_true", help="with --unit: print the lines that remove the service")
+    parser.add_argument("--remove", action="store_true", help="with --unit: print how to remove the service")
 
 
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:

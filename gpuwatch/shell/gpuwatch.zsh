@@ -12,23 +12,23 @@
 
 _shtab_gpuwatch_commands() {
   local _commands=(
-    completion:'Completions for bash, zsh, fish or tcsh.'
+    completion:'Print completions for bash, zsh, fish or tcsh.'
     config:'Show, check or create a gpuwatch.toml.'
-    docs:'The guide, one page per subject.'
-    doctor:'What keeps gpuwatch from seeing all, and how to mend it.'
-    events:'Alerts that were raised, and how they ended.'
-    explain:'What a process declared, which GPUs it sees, and the evidence.'
-    export:'Metrics for Prometheus, or rules and a Grafana dashboard.'
-    fleet:'All machines that a Prometheus server knows.'
+    docs:'Show the documentation, one page per subject.'
+    doctor:'Check what gpuwatch needs, and suggest fixes.'
+    events:'List past alerts, and how they ended.'
+    explain:'Show what a process declared, which GPUs it sees, and why.'
+    export:'Serve metrics for Prometheus; print rules or a Grafana dashboard.'
+    fleet:'Show all machines that a Prometheus server knows.'
     kill:'End your own processes, or a whole run.'
     message:'Print a polite message to the owner of a process, or to a user.'
-    notify:'Send a test message to the addresses of your gpuwatch.toml.'
+    notify:'Send a test message to the addresses in your gpuwatch.toml.'
     pick:'Print GPUs that have room, for CUDA_VISIBLE_DEVICES.'
-    replay:'A recording in the dashboard, from any time of it; or copy it.'
-    report:'How much each user held and used, from what was recorded.'
-    run:'Pick GPUs, set the share for every framework, start a program.'
-    status:'One short line for the status bar of tmux.'
-    strays:'Your own processes that nobody attends to and that hold memory.'
+    replay:'Play a recording in the dashboard from any time on, or copy it.'
+    report:'Show how much each user held and used, from what was recorded.'
+    run:'Pick GPUs, set the share for every framework, and start a program.'
+    status:'Print one short line for the status bar of tmux.'
+    strays:'List your own abandoned processes that still hold GPU memory.'
     watch:'Record events and use, and send messages, without a terminal.'
   )
   _describe 'gpuwatch commands' _commands
@@ -38,31 +38,31 @@ _shtab_gpuwatch_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "(- : *)--version[show program\'s version number and exit]"
   "--once[print one snapshot as a table, and exit]"
-  "--json[print one snapshot as JSON\; --json\=gpustat\: as gpustat does]"
+  "--json[print one snapshot as JSON\; --json\=gpustat\: like gpustat]"
   "--stream[print a line of JSON per snapshot\; --stream\=live\: a short one]"
   "--gpu[only these GPUs]:0,2:"
   "--user[start with the processes of one user]:NAME:"
   "--mine[start with your own processes]"
-  "*--host[other machines, by ssh\: lab1\; may be repeated]:HOST:"
+  "*--host[show other machines by ssh, such as lab1\; may be repeated]:HOST:"
   "--demo[show a simulated machine instead of this one]"
-  "--interval[time between two samples\: 2, 500ms (0.1 to 3600 s\; default 1)]:S:"
+  "--interval[time between samples\: 2, 500ms (0.1 to 3600 s, default 1)]:S:"
   "--filter[start with the processes that match\: \'mem\>10GiB user\:ada\', \@name]:TEXT:"
   "*--recording[read a recording instead\; may be repeated]:FILE:_files"
-  "--at[with --once --recording\: at 03\:10, \'2026-11-21 03\:10\' (default\: the last)]:TIME:"
-  "--memory-warning[warn when under P percent of a GPU is free (default 10)]:P:"
-  "--memory-critical[the same for a critical alert (default 5)]:P:"
-  "--theme[dark (the default), light, or a theme of Textual\: nord]:NAME:(dark light ansi-dark ansi-light atom-one-dark atom-one-light catppuccin-frappe catppuccin-latte catppuccin-macchiato catppuccin-mocha dracula flexoki gruvbox monokai nord rose-pine rose-pine-dawn rose-pine-moon solarized-dark solarized-light textual-dark textual-light tokyo-night)"
-  "--ascii[print only ASCII characters]"
+  "--at[with --once --recording\: 03\:10, \'2026-11-21 03\:10\' (default\: the end)]:TIME:"
+  "--memory-warning[warn when less than P percent of a GPU\'s memory is free (default 10)]:P:"
+  "--memory-critical[the same for critical alerts (default 5)]:P:"
+  "--theme[dark (default), light, or a theme of Textual, such as nord]:NAME:(dark light ansi-dark ansi-light atom-one-dark atom-one-light catppuccin-frappe catppuccin-latte catppuccin-macchiato catppuccin-mocha dracula flexoki gruvbox monokai nord rose-pine rose-pine-dawn rose-pine-moon solarized-dark solarized-light textual-dark textual-light tokyo-night)"
+  "--ascii[use only ASCII characters]"
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
   "--bell[ring the terminal\'s bell on an alert]"
   "--read-only[end no process, and do not offer it]"
-  "--allow-root-kill[allow root to end processes\: its own, or under sudo those of the caller]"
-  "--wait[wait for a driver where there is none]"
-  "--keepalive[with --stream\: end when stdin ends, or brings nothing for so long]:S:"
+  "--allow-root-kill[allow root to end its own processes, or under sudo the caller\'s]"
+  "--wait[wait for a driver if there is none]"
+  "--keepalive[with --stream\: exit when stdin ends, or is silent for so long]:S:"
   "--record[record every snapshot in FILE]:FILE:_files"
-  "--record-size[size beyond which the oldest rows go (default 2GiB\; 0\: never)]:SIZE:"
-  "--record-commands[record whole command lines (default\: the names of programs)]"
-  "--anonymise[record stand-ins for users, hosts, programs, paths and names]"
+  "--record-size[delete the oldest rows above this size (default 2GiB, 0\: never)]:SIZE:"
+  "--record-commands[record whole command lines (default\: only names of programs)]"
+  "--anonymise[record pseudonyms of users, hosts, programs, paths and names]"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -71,7 +71,7 @@ _shtab_gpuwatch_defaults_added=0
 _shtab_gpuwatch_completion_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
-  "--ascii[print only ASCII characters]"
+  "--ascii[use only ASCII characters]"
   ":bash, zsh, fish or tcsh:(bash zsh fish tcsh)"
 )
 
@@ -81,10 +81,10 @@ _shtab_gpuwatch_completion_defaults_added=0
 _shtab_gpuwatch_config_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
-  "--ascii[print only ASCII characters]"
-  "--show[every key, its value, and where it comes from]"
-  "--init[write a commented file\; never over one that is there]"
-  "--check[read the files and name the first mistake]"
+  "--ascii[use only ASCII characters]"
+  "--show[print every key, its value and its source]"
+  "--init[write a commented file, unless there is one]"
+  "--check[read the files, and print the first mistake]"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -93,8 +93,8 @@ _shtab_gpuwatch_config_defaults_added=0
 _shtab_gpuwatch_docs_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
-  "--ascii[print only ASCII characters]"
-  ":such as screen or alerts (default\: list the pages):(start screen strays shares alerts report fleet ssh recording admin troubleshooting data terms commands configuration json metrics python)"
+  "--ascii[use only ASCII characters]"
+  ":a page, such as alerts (default\: list the pages):(start screen strays shares alerts report fleet ssh recording admin troubleshooting data terms commands configuration json metrics python)"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -103,7 +103,7 @@ _shtab_gpuwatch_docs_defaults_added=0
 _shtab_gpuwatch_doctor_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
-  "--ascii[print only ASCII characters]"
+  "--ascii[use only ASCII characters]"
   "--json[print JSON]"
   "--share[print what the machine\'s service publishes about you]"
 )
@@ -114,17 +114,17 @@ _shtab_gpuwatch_doctor_defaults_added=0
 _shtab_gpuwatch_events_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
-  "--ascii[print only ASCII characters]"
+  "--ascii[use only ASCII characters]"
   "--json[print JSON]"
   "*--recording[read a recording instead\; may be repeated]:FILE:_files"
   "--demo[show a simulated machine instead of this one]"
   "--gpu[only these GPUs]:0,2:"
-  "--since[from then on\: 8h, 7d, yesterday, 22\:00, 2026-11-20 (default 24h\; of a recording\: all of it)]:TIME:"
-  "--until[up to then, as --since (default\: now)]:TIME:"
-  "--user[about one user]:NAME:"
-  "--rule[of the rules with this in their name\: full]:NAME:(XID busy-without-a-process data-stale ended-process-holds-memory gpu-health idle-but-held memory-of-unknown-processes misspelt-variable nearly-full opened-GPUs-it-does-not-use outside-visible-devices over-declared overbooked past-start-size power-limit row-remap run-ended sensor-failed temperature-near-slowdown throttled time-to-full uncorrected-ECC)"
-  "--file[another store than your own]:FILE:_files"
-  "--follow[go on with what is recorded, until interrupted]"
+  "--since[from\: 8h, 7d (ago), yesterday, 22\:00, 2026-11-20 (default 24h\; of a recording\: all)]:TIME:"
+  "--until[to, as --since (default\: now)]:TIME:"
+  "--user[only about this user]:NAME:"
+  "--rule[only of rules whose name contains this, such as declared]:NAME:(XID busy-without-a-process data-stale ended-process-holds-memory gpu-health idle-but-held memory-of-unknown-processes misspelt-variable nearly-full opened-GPUs-it-does-not-use outside-visible-devices over-declared overbooked past-start-size power-limit row-remap run-ended sensor-failed temperature-near-slowdown throttled time-to-full uncorrected-ECC)"
+  "--file[read this store instead of your own]:FILE:_files"
+  "--follow[keep printing new events, until Ctrl-C]"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -133,10 +133,10 @@ _shtab_gpuwatch_events_defaults_added=0
 _shtab_gpuwatch_explain_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
-  "--ascii[print only ASCII characters]"
+  "--ascii[use only ASCII characters]"
   "--json[print JSON]"
   "--demo[show a simulated machine instead of this one]"
-  "--visible[the GPUs that a value of CUDA_VISIBLE_DEVICES makes visible here\: 0,2 (default\: your environment\'s)]:VALUE:"
+  "--visible[which GPUs a value of CUDA_VISIBLE_DEVICES shows, such as 0,2 (default\: your environment\'s)]:VALUE:"
   "--order[with --visible\: CUDA_DEVICE_ORDER (default\: your environment\'s)]:order:(PCI_BUS_ID FASTEST_FIRST)"
   ":a process that holds a GPU:"
 )
@@ -147,15 +147,15 @@ _shtab_gpuwatch_explain_defaults_added=0
 _shtab_gpuwatch_export_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
-  "--ascii[print only ASCII characters]"
+  "--ascii[use only ASCII characters]"
   "--demo[show a simulated machine instead of this one]"
   "--gpu[only these GPUs]:0,2:"
-  "--interval[time between two samples\: 2, 500ms (0.1 to 3600 s\; default 1)]:S:"
+  "--interval[time between samples\: 2, 500ms (0.1 to 3600 s, default 1)]:S:"
   "--listen[address and port (default 127.0.0.1\:9836)]:ADDRESS:"
-  "--web-config[Prometheus\'s web configuration file\: TLS and passwords, for other machines]:FILE:_files"
-  "--textfile[write into a folder of node_exporter instead of listening]:DIR:"
-  "--per-process[metrics of the N largest processes too (default 0)]:N:"
-  "--names[own\: without the names of other exporters (default all)]:WHICH:"
+  "--web-config[Prometheus\'s web configuration file, for other machines\: TLS, passwords]:FILE:_files"
+  "--textfile[write a file for node_exporter into DIR instead of listening]:DIR:"
+  "--per-process[also metrics of the N largest processes (default 0)]:N:"
+  "--names[own\: omit the names of other exporters (default\: all)]:WHICH:"
   "--rules[print recording and alerting rules]"
   "--dashboard[print a dashboard for Grafana]"
   "--scrape-config[print the lines for prometheus.yml]"
@@ -167,12 +167,12 @@ _shtab_gpuwatch_export_defaults_added=0
 _shtab_gpuwatch_fleet_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
-  "--ascii[print only ASCII characters]"
+  "--ascii[use only ASCII characters]"
   "--json[print JSON]"
-  "--theme[dark (the default), light, or a theme of Textual\: nord]:NAME:"
+  "--theme[dark (default), light, or a theme of Textual, such as nord]:NAME:"
   "--demo[show simulated machines]"
-  "--prometheus[read this Prometheus server (default\: that of \[fleet\])]:URL:"
-  "--filter[start with these hosts\: \'free\>\=4\']:TEXT:"
+  "--prometheus[the Prometheus server (default\: that of \[fleet\])]:URL:"
+  "--filter[start with the hosts that match, such as \'free\>\=4\']:TEXT:"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -181,14 +181,14 @@ _shtab_gpuwatch_fleet_defaults_added=0
 _shtab_gpuwatch_kill_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
-  "--ascii[print only ASCII characters]"
-  "--allow-root-kill[allow root to end processes\: its own, or under sudo those of the caller]"
+  "--ascii[use only ASCII characters]"
+  "--allow-root-kill[allow root to end its own processes, or under sudo the caller\'s]"
   "--read-only[end no process, and do not offer it]"
   "--signal[INT, TERM or KILL (default\: TERM)]:NAME:(INT TERM KILL)"
-  "--start[end the PID only if it started then, in clock ticks since boot\: \`start\` of a process in --json]:TICKS:"
-  "--run[the whole run that it belongs to\: launcher, ranks, workers]"
+  "--start[only if PID started then, in clock ticks since boot (\`start\` in --json)]:TICKS:"
+  "--run[end the whole run of PID\: launcher, ranks, workers]"
   "--yes[do not ask]"
-  "(*):processes of yours that hold a GPU:"
+  "(*):a process of yours that holds a GPU:"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -197,9 +197,9 @@ _shtab_gpuwatch_kill_defaults_added=0
 _shtab_gpuwatch_message_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
-  "--ascii[print only ASCII characters]"
+  "--ascii[use only ASCII characters]"
   "--demo[show a simulated machine instead of this one]"
-  ":a process that holds a GPU, or a user for all of theirs:"
+  ":a process that holds a GPU, or a user\: about all that they hold:"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -208,8 +208,8 @@ _shtab_gpuwatch_message_defaults_added=0
 _shtab_gpuwatch_notify_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
-  "--ascii[print only ASCII characters]"
-  "--test[send one message now, and say what came of it]"
+  "--ascii[use only ASCII characters]"
+  "--test[send one message now, and report whether it arrived]"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -218,19 +218,19 @@ _shtab_gpuwatch_notify_defaults_added=0
 _shtab_gpuwatch_pick_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
-  "--ascii[print only ASCII characters]"
+  "--ascii[use only ASCII characters]"
   "--json[print JSON]"
   "--demo[show a simulated machine instead of this one]"
   "--gpu[only these GPUs]:0,2:"
   "--share[share of each GPU\: 0.4 or 40\%]:F:"
   "--memory[memory of each GPU\: 20GiB]:SIZE:"
   "-n[how many GPUs (default 1)]:N:"
-  "--empty[only GPUs that nobody uses\; alone\: all of their memory]"
-  "--max-util[no GPU that is more than P percent busy]:P:"
-  "--ignore-reservations[ignore what others reserved, and print whose it is]"
-  "--index[print indices of NVML instead of UUIDs]"
-  "--fleet[print the hosts that have so many GPUs, best first]"
-  "--prometheus[with --fleet\: the server to ask (default\: that of \[fleet\])]:URL:"
+  "--empty[only GPUs that nobody uses\; without a size\: all their memory]"
+  "--max-util[no GPU with more than P percent utilization]:P:"
+  "--ignore-reservations[ignore the reservations of others, and print their owners]"
+  "--index[print NVML indices instead of UUIDs]"
+  "--fleet[print hosts that have enough such GPUs, best first]"
+  "--prometheus[with --fleet\: the Prometheus server (default\: that of \[fleet\])]:URL:"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -239,12 +239,12 @@ _shtab_gpuwatch_pick_defaults_added=0
 _shtab_gpuwatch_replay_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
-  "--ascii[print only ASCII characters]"
-  "--theme[dark (the default), light, or a theme of Textual\: nord]:NAME:(dark light ansi-dark ansi-light atom-one-dark atom-one-light catppuccin-frappe catppuccin-latte catppuccin-macchiato catppuccin-mocha dracula flexoki gruvbox monokai nord rose-pine rose-pine-dawn rose-pine-moon solarized-dark solarized-light textual-dark textual-light tokyo-night)"
+  "--ascii[use only ASCII characters]"
+  "--theme[dark (default), light, or a theme of Textual, such as nord]:NAME:(dark light ansi-dark ansi-light atom-one-dark atom-one-light catppuccin-frappe catppuccin-latte catppuccin-macchiato catppuccin-mocha dracula flexoki gruvbox monokai nord rose-pine rose-pine-dawn rose-pine-moon solarized-dark solarized-light textual-dark textual-light tokyo-night)"
   "--filter[start with the processes that match\: \'mem\>10GiB user\:ada\', \@name]:TEXT:"
-  "--at[begin at this time\: 03\:10, 03\:10\:22, \'2026-11-21 03\:10\']:TIME:"
-  "--copy[copy FILE, also while it is written, instead\; TO must not exist]:TO:"
-  "(*):recordings, played as one:_files"
+  "--at[begin at 03\:10, 03\:10\:22 or \'2026-11-21 03\:10\']:TIME:"
+  "--copy[copy FILE instead, even while it is written\; TO must not exist]:TO:"
+  "(*):a recording\; several are played as one:_files"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -253,17 +253,17 @@ _shtab_gpuwatch_replay_defaults_added=0
 _shtab_gpuwatch_report_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
-  "--ascii[print only ASCII characters]"
+  "--ascii[use only ASCII characters]"
   "--json[print JSON]"
   "*--recording[read a recording instead\; may be repeated]:FILE:_files"
   "--demo[show a simulated machine instead of this one]"
-  "--since[from then on\: 8h, 7d, yesterday, 22\:00, 2026-11-20 (default 7d\; of a recording\: all of it)]:TIME:"
-  "--until[up to then, as --since (default\: now)]:TIME:"
-  "--by[one table\: by user, gpu or run (default\: all three\; of --json, --csv\: user)]:WHAT:(user gpu run)"
-  "--csv[as CSV, a line a row]"
-  "--html[as a page with charts, written to FILE]:FILE:_files"
-  "--file[another file than your own]:FILE:_files"
-  "--forget[delete what is stored about a user (name or uid)\; as root\: by the service too]:USER:"
+  "--since[from\: 8h, 7d (ago), yesterday, 22\:00, 2026-11-20 (default 7d\; of a recording\: all)]:TIME:"
+  "--until[to, as --since (default\: now)]:TIME:"
+  "--by[one table\: user, gpu or run (default\: all\; with --json or --csv\: user)]:WHAT:(user gpu run)"
+  "--csv[print CSV]"
+  "--html[write a page with charts to FILE]:FILE:_files"
+  "--file[read this store instead of your own]:FILE:_files"
+  "--forget[delete what is stored about a user (name or uid)\; as root\: also by the service]:USER:"
   "--yes[with --forget\: do not ask]"
 )
 
@@ -273,15 +273,15 @@ _shtab_gpuwatch_report_defaults_added=0
 _shtab_gpuwatch_run_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
-  "--ascii[print only ASCII characters]"
+  "--ascii[use only ASCII characters]"
   "--share[share of each GPU\: 0.4 or 40\%]:F:"
   "--memory[memory of each GPU\: 20GiB]:SIZE:"
   "-n[how many GPUs (default 1)]:N:"
-  "--empty[only GPUs that nobody uses\; alone\: all of their memory]"
-  "--max-util[no GPU that is more than P percent busy]:P:"
-  "--ignore-reservations[ignore what others reserved, and print whose it is]"
-  "--gpu[these GPUs (default\: auto, those with the most room)]:0,2:"
-  "--wait[wait until they fit, and print who holds them]"
+  "--empty[only GPUs that nobody uses\; without a size\: all their memory]"
+  "--max-util[no GPU with more than P percent utilization]:P:"
+  "--ignore-reservations[ignore the reservations of others, and print their owners]"
+  "--gpu[these GPUs (default\: auto, those with the most memory left)]:0,2:"
+  "--wait[wait until enough GPUs have room, and print who holds them]"
   "--verbose[print each environment variable that is set]"
   "--quiet[do not print which GPUs were chosen]"
 )
@@ -292,10 +292,10 @@ _shtab_gpuwatch_run_defaults_added=0
 _shtab_gpuwatch_status_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
-  "--ascii[print only ASCII characters]"
+  "--ascii[use only ASCII characters]"
   "--json[print JSON]"
   "--demo[show a simulated machine instead of this one]"
-  "--tmux[with the colours of tmux\'s status line]"
+  "--tmux[with colours for tmux]"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -304,7 +304,7 @@ _shtab_gpuwatch_status_defaults_added=0
 _shtab_gpuwatch_strays_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
-  "--ascii[print only ASCII characters]"
+  "--ascii[use only ASCII characters]"
   "--json[print JSON]"
   "--demo[show a simulated machine instead of this one]"
 )
@@ -315,26 +315,26 @@ _shtab_gpuwatch_strays_defaults_added=0
 _shtab_gpuwatch_watch_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
-  "--ascii[print only ASCII characters]"
+  "--ascii[use only ASCII characters]"
   "--json[print JSON]"
   "--demo[show a simulated machine instead of this one]"
   "--gpu[only these GPUs]:0,2:"
-  "--interval[time between two samples\: 2, 500ms (0.1 to 3600 s\; default 1)]:S:"
+  "--interval[time between samples\: 2, 500ms (0.1 to 3600 s, default 1)]:S:"
   "--record[record every snapshot in FILE]:FILE:_files"
-  "--record-size[size beyond which the oldest rows go (default 2GiB\; 0\: never)]:SIZE:"
-  "--record-commands[record whole command lines (default\: the names of programs)]"
-  "--anonymise[record stand-ins for users, hosts, programs, paths and names]"
-  "--quiet[print nothing but what goes wrong]"
-  "--for[end after a time\: 1h, 30min]:TIME:"
-  "--service[serve everybody on this machine, as root\: \`--unit\` sets it up]"
-  "--export[serve metrics for Prometheus too, see \`gpuwatch export\`]"
+  "--record-size[delete the oldest rows above this size (default 2GiB, 0\: never)]:SIZE:"
+  "--record-commands[record whole command lines (default\: only names of programs)]"
+  "--anonymise[record pseudonyms of users, hosts, programs, paths and names]"
+  "--quiet[print only what goes wrong]"
+  "--for[end after this time\: 1h, 30min]:TIME:"
+  "--service[as root\: be the machine\'s service\; --unit sets it up]"
+  "--export[also serve metrics, as gpuwatch export does]"
   "--listen[address and port (default 127.0.0.1\:9836)]:ADDRESS:"
-  "--web-config[Prometheus\'s web configuration file\: TLS and passwords, for other machines]:FILE:_files"
-  "--textfile[write into a folder of node_exporter instead of listening]:DIR:"
-  "--per-process[metrics of the N largest processes too (default 0)]:N:"
-  "--names[own\: without the names of other exporters (default all)]:WHICH:"
+  "--web-config[Prometheus\'s web configuration file, for other machines\: TLS, passwords]:FILE:_files"
+  "--textfile[write a file for node_exporter into DIR instead of listening]:DIR:"
+  "--per-process[also metrics of the N largest processes (default 0)]:N:"
+  "--names[own\: omit the names of other exporters (default\: all)]:WHICH:"
   "--unit[print a systemd unit for the machine\'s service]"
-  "--remove[with --unit\: print the lines that remove the service]"
+  "--remove[with --unit\: print how to remove the service]"
 )
 
 # guard to ensure default positional specs are added only once per session

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.base.extras import install_hint, packages_of
-from gpuwatch.cli import COMMANDS
+from gpuwatch.commands.reference import COMMANDS
 
 FLEET = "'urllib3>=2.2'"
 

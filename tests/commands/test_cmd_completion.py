@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.alerts.rules import RULE_NAMES
-from gpuwatch.cli import COMMANDS
 from gpuwatch.commands.completion import FOLDER, SHELLS
+from gpuwatch.commands.reference import COMMANDS
 from tests.shell import shell_files
 from tests.support.program import Call
 

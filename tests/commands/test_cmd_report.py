@@ -72,7 +72,7 @@ def test_until_ends_what_counts(capsys: pytest.CaptureFixture[str]) -> None:
     (title, _, *lines) = shown(capsys, "--since", format_moment(HOUR), "--until", end, "--by", "user")
     assert f" to {end[:16]} · watched 1.0 of 1 h" in title
     assert [line.split()[0] for line in lines[: lines.index("")]] == ["ada"]
-    with pytest.raises(UsageError, match=r"--since: .* is not before .*, where --until ends"):
+    with pytest.raises(UsageError, match=r"--since: .* is not before the end, "):
         run("--since", end, "--until", format_moment(HOUR))
 
 
@@ -81,6 +81,13 @@ def test_until_ends_what_counts(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_span_is_as_long_as_asked(capsys: pytest.CaptureFixture[str], since: str, hours: str) -> None:
     assert run("--since", since, now=NOW + 1799.0) == 0
     assert capsys.readouterr().out.splitlines()[0].endswith(f" of {hours} h")
+
+
+def test_a_damaged_store_is_a_mistake_in_a_file_as_it_is_for_events() -> None:
+    own_store().parent.mkdir(parents=True)
+    own_store().write_bytes(b"no database" * 100)
+    with pytest.raises(UsageError, match="it is damaged"):
+        run()
 
 
 @pytest.mark.usefixtures("own")

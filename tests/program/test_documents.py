@@ -14,8 +14,8 @@ import pytest
 import gpuwatch.model
 from gpuwatch import cli
 from gpuwatch.alerts.rules import RULE_NAMES
-from gpuwatch.cli import COMMANDS
 from gpuwatch.commands.docs import FOLDER, PAGES
+from gpuwatch.commands.reference import COMMANDS
 from gpuwatch.config import load
 from gpuwatch.model import snapshot as model
 from gpuwatch.recorder.messages import check_urls
@@ -129,4 +129,4 @@ def test_every_flag_is_documented() -> None:
 
 
 def test_every_command_is_documented() -> None:
-    assert not [name for name in COMMANDS if f"`gpuwatch {name} " not in PAGE["commands"]]
+    assert not [name for name in COMMANDS if f"`gpuwatch {name}` " not in PAGE["commands"]]

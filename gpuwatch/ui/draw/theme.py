@@ -178,8 +178,6 @@ class Glyphs(msgspec.Struct, frozen=True):
     """Mark where an owner's declared memory ends."""
     dot: str = "·"
     missing: str = "—"
-    none: str = "·"
-    """Nothing declared, or none."""
     ellipsis: str = "…"
     down: str = "▾"
     up: str = "▴"
@@ -218,7 +216,6 @@ ASCII: Final = Glyphs(
     declared="]",
     dot="|",
     missing="-",
-    none=".",
     ellipsis="~",
     down="v",
     up="^",
