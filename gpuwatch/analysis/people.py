@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from gpuwatch.analysis.rows import StableOrder
-from gpuwatch.base.units import GIB, MIB, Unit, gib, long_duration, parse_percent, percent, ranges
+from gpuwatch.base.units import GIB, MIB, NONE, Unit, gib, long_duration, parse_percent, percent, ranges
 from gpuwatch.history.history import NO_USE, HistoryView, Use
 from gpuwatch.model import shares
 from gpuwatch.model.fields import PROCESS, QUIET_S, Amount, Field, Format, amount, table
@@ -178,7 +178,7 @@ PERSON: Final[Mapping[str, Field[Person]]] = table(
         Field(
             "declared",
             "declared",
-            lambda one: "" if one.declared is None and one.unread else amount(one.declared, at_least=one.unread),
+            lambda one: ("" if one.unread else NONE) if one.declared is None else Amount(one.declared, one.unread),
             Unit.BYTES,
             rank=lambda one: one.declared,
         ),

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from gpuwatch.analysis.stray_facts import DEFAULT_LIMITS, StrayCandidate, StrayCandidates, StrayLimits, find_obstacle
-from gpuwatch.base.units import long_duration, ranges, size, steady_duration
+from gpuwatch.base.units import NONE, long_duration, ranges, size, steady_duration
 from gpuwatch.history.history import HistoryView
 from gpuwatch.model.fields import PROCESS, Amount, Field, amount, brief_command, table
 from gpuwatch.model.holdings import Holdings
@@ -82,7 +82,7 @@ STRAY: Final[Mapping[str, Field[Stray]]] = table(
         PROCESS["memory"].of(lambda one: amount(one.held)),
         PROCESS["idle"].of(lambda one: amount(one.idle, at_least=one.idle_at_least), quiet=0),
         Field("cause", "cause", lambda one: f"{one.cause.value}, {one.sure.value}", right=False),
-        PROCESS["in"].of(lambda one: around.where or None if (around := one.process.context) else None, title="in"),
+        PROCESS["in"].of(lambda one: (around.where or NONE) if (around := one.process.context) else None, title="in"),
         PROCESS["command"].of(lambda one: brief_command(one.process)),
     )
 )
@@ -368,7 +368,6 @@ def held_words(strays: Collection[Stray]) -> str:
     return f"{'at least ' * (len(held) < len(strays))}{size(sum(held))}" if held else ""
 
 
-NONE = "none of your processes is a stray"
 _WATCHING = "by `gpuwatch watch` or in the dashboard"
 
 
@@ -380,7 +379,7 @@ def notes(
     `watched` is the number of seconds in which idle times were counted; None where a `gpuwatch watch` counts them.
     """
     strays, possible, unjudged = report
-    lines = [] if strays or possible else ["none found" if unjudged else NONE]
+    lines = [] if strays or possible else ["none found" if unjudged else "none of your processes is a stray"]
     lines += [f"GPU {gpu.index} could not be judged: {find_obstacle(gpu, snapshot)}" for gpu in unjudged]
     if possible:
         pids = ", ".join(str(one.process.pid) for one in possible)

@@ -35,6 +35,9 @@ TIB = 1024 * GIB
 MAX_SIZE = 2**63 - 1
 
 UNKNOWN = "—"
+"""Sign for a value that is not known."""
+NONE = "·"
+"""Sign for nothing declared, and for none at all."""
 
 MIN_INTERVAL_S = 0.1
 MAX_INTERVAL_S = 3600.0

@@ -28,7 +28,7 @@ from gpuwatch.analysis.events import (
 )
 from gpuwatch.base.errors import UsageError
 from gpuwatch.base.text import cell_width, clean, fit
-from gpuwatch.base.units import UNKNOWN, duration, long_duration, ranges
+from gpuwatch.base.units import NONE, duration, long_duration, ranges
 from gpuwatch.commands.console import DIM, RED, YELLOW, Console, TextColumn, format_table
 from gpuwatch.commands.flags import add_flags, add_span_flags, parse_indices, parse_span
 from gpuwatch.model.values import DAY
@@ -316,7 +316,7 @@ def _row(event: Repeated, events: Events, now: float) -> EventRow:
         lasted=_lasted(alert, state, events.watched_until),
         mark=MARKS[worst],
         severity=worst.name.lower(),
-        gpu=ranges(alert.indices) or UNKNOWN,
+        gpu=ranges(alert.indices) or NONE,
         owners=", ".join(alert.owners),
         title=alert.title,
         worst=value_words(alert),

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from gpuwatch.analysis.rows import rows
 from gpuwatch.base.errors import UsageError
 from gpuwatch.base.text import shorten
-from gpuwatch.base.units import UNKNOWN, gib
+from gpuwatch.base.units import NONE, UNKNOWN, gib
 from gpuwatch.commands.console import Console, TextColumn, discard_output, format_table
 from gpuwatch.commands.flags import add_flags, parse_number
 from gpuwatch.commands.startup import check_snapshot, configured, first_snapshot, open_source
@@ -115,16 +115,18 @@ def table(targets: Sequence[KillTarget], snapshot: Snapshot, uid: int, width: in
 
     def gpus(target: KillTarget) -> str:
         opened = [f"({index})" for index in sorted(indices[key] for key in target.gpus if key in indices)]
-        return ",".join([str(row.gpu.index) for row in held[target.pid]] or opened) or UNKNOWN
+        return ",".join([str(row.gpu.index) for row in held[target.pid]] or opened) or NONE
 
     def memory(target: KillTarget) -> str:
         sizes = [row.holding.memory for row in held[target.pid]]
+        if not sizes and not target.gpus:
+            return NONE
         return gib(sum(filter(known, sizes))) if sizes and all(map(known, sizes)) else UNKNOWN
 
     def busiest(target: KillTarget) -> str:
         figures = [row.holding.sm for row in held[target.pid]]
         if not figures or not all(map(known, figures)):
-            return UNKNOWN
+            return UNKNOWN if figures or target.gpus else NONE
         sm = max(filter(known, figures))
         return f"{sm:.0f}%" if sm else "idle"
 

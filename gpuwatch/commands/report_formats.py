@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from gpuwatch.base.text import cell_width, fit
-from gpuwatch.base.units import GIB, UNKNOWN, percent, ranges
+from gpuwatch.base.units import GIB, NONE, UNKNOWN, percent, ranges
 from gpuwatch.commands.console import TextColumn, fold, format_table, in_ascii
 from gpuwatch.history.history import Use
 from gpuwatch.model.values import HOUR
@@ -112,22 +112,27 @@ def format_hours(seconds: float) -> str:
 
 
 def _part(use: Use, seconds: float, missing: float, found: float) -> str:
-    """Format hours of use; a dash where nothing was `found`, `≥` where more than a little is `missing`."""
+    """Format hours of use: `—` where nothing was `found`, `≥` where more than a little is `missing`."""
     if missing and not found:
         return UNKNOWN
     hours = format_hours(seconds)
     return f"≥{'0.0' if hours.startswith('<') else hours}" if missing > _DOUBT * use.gpu else hours
 
 
+def _busy(use: Use) -> str:
+    """Format the busy part of the known time in percent: `·` where nobody held memory."""
+    return percent(use.busy, use.busy + use.idle) if use.gpu else NONE
+
+
 def _number(count: int) -> str:
-    return str(count) if count else "·"
+    return str(count) if count else NONE
 
 
 def _name(line: UseLine) -> str:
     return _fitted(line.name) or UNKNOWN
 
 
-_GPUS: Final[TextColumn[UseLine]] = TextColumn("GPUs", lambda line: ranges(line.gpus) or UNKNOWN, right=False)
+_GPUS: Final[TextColumn[UseLine]] = TextColumn("GPUs", lambda line: ranges(line.gpus) or NONE, right=False)
 _TIMES: Final[tuple[TextColumn[UseLine], ...]] = (
     TextColumn("watched h", lambda line: format_hours(line.watched)),
     TextColumn("free h", lambda line: format_hours(line.free)),
@@ -144,7 +149,7 @@ WHO: Final[dict[By, tuple[TextColumn[UseLine], ...]]] = {
     "run": (
         TextColumn("run", _name, right=False),
         TextColumn("user", lambda line: _fitted(line.user) or UNKNOWN, right=False),
-        TextColumn("launcher", lambda line: line.launcher or UNKNOWN, right=False),
+        TextColumn("launcher", lambda line: line.launcher or (UNKNOWN if line.uid is None else NONE), right=False),
         _GPUS,
     ),
 }
@@ -152,7 +157,7 @@ WHO: Final[dict[By, tuple[TextColumn[UseLine], ...]]] = {
 SUMS: Final[tuple[TextColumn[UseLine], ...]] = (
     TextColumn("GPU·h", lambda line: format_hours(line.use.gpu)),
     TextColumn("idle h", lambda line: _part(line.use, line.use.idle, line.use.unknown, line.use.busy + line.use.idle)),
-    TextColumn("busy %", lambda line: percent(line.use.busy, line.use.busy + line.use.idle)),
+    TextColumn("busy %", lambda line: _busy(line.use)),
     TextColumn("GiB·h", lambda line: _part(line.use, line.use.memory / GIB, line.use.unsized, line.use.memory)),
     TextColumn("over declared", lambda line: _number(line.events.overshoots)),
     TextColumn("events", lambda line: _number(line.events.all)),

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from gpuwatch.base import programs
 from gpuwatch.base.units import (
     GIB,
+    NONE,
     UNKNOWN,
     Unit,
     duration,
@@ -302,13 +303,13 @@ def _with_presence(process: Process, command: str) -> str:
 def share_words(row: Row) -> tuple[str, str]:
     """Return both parts of `41/30`: the holding and its limit in percent of the GPU's memory.
 
-    The second part is `—` where nothing was declared, and empty where that is not known. Of several processes under one
+    The second part is `·` where nothing was declared, and empty where that is not known. Of several processes under one
     limit the oldest has their sum, `Σ26/30`, and the others `3/Σ`.
     """
     share, limit = row.share, row.limit
     used = UNKNOWN if share is None else percent(share, 100)
     if limit is None:
-        return used, UNKNOWN if is_conclusive(row.process.declared) else ""
+        return used, NONE if is_conclusive(row.process.declared) else ""
     declared = row.percent(limit.bytes)
     if declared is None:
         return used, ""

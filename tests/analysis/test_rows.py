@@ -87,8 +87,8 @@ SHARED = declares(0, 0.1 * USABLE_GIB * GIB, scope="genv 12")
         (declares(0, 10 * MIB), ("13", "<1")),
         (declares(0, 1.2 * USABLE_GIB * GIB), ("13", "120")),
         (declares(0, 0.4 * USABLE_GIB * GIB, scope="genv 12"), ("Σ13", "40")),
-        (declares(1, 0.4 * USABLE_GIB * GIB), ("13", "—")),
-        (Declared(), ("13", "—")),
+        (declares(1, 0.4 * USABLE_GIB * GIB), ("13", "·")),
+        (Declared(), ("13", "·")),
         (Declared(knowledge=Knowledge.UNREADABLE), ("13", "")),
         (Declared(knowledge=Knowledge.PENDING), ("13", "")),
         (None, ("13", "")),
@@ -100,7 +100,7 @@ def test_used_and_limit(declared: Declared | None, words: tuple[str, str]) -> No
     card = gpu(0, holdings=[holding(1, 10)])
     without_total = structs.replace(card, memory=Memory(total=Reason.UNSUPPORTED))
     unknown = gpu(0, holdings=[holding(1, memory=Reason.UNSUPPORTED)])
-    no_limit = words[1] if words[1] == "—" else ""
+    no_limit = words[1] if words[1] == "·" else ""
     without = "Σ" if words[0].startswith("Σ") else words[1]
     for one, expected in ((card, words), (without_total, ("—", no_limit)), (unknown, ("—", without))):
         (row,) = rows(snapshot([one], [process(1, declared=declared)]))

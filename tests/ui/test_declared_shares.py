@@ -72,9 +72,9 @@ async def test_used_and_declared_stand_below_their_title() -> None:
             title, *lines = [line for line in app.dashboard.process_panel.text if line.strip()][: 1 + len(EVERY_KIND)]
             slash = title.index("used/decl") + len("used")
             found = [(line[:slash].split()[-1], line[slash : slash + 4].strip()) for line in lines]
-            assert found == [("63", "/40"), ("Σ11", "/30"), ("6", ""), ("Σ5", "/100"), ("<1", "/—")]
+            assert found == [("63", "/40"), ("Σ11", "/30"), ("6", ""), ("Σ5", "/100"), ("<1", "/·")]
             assert f"63/40{mark} " in lines[0]
-            assert not any(sign in line for line in lines[1:] for sign in "·▲●")
+            assert not any(sign in line for line in lines[1:] for sign in (" ·", "▲", "●"))
 
 
 def with_promise(promised: int) -> Snapshot:

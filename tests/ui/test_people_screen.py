@@ -98,7 +98,7 @@ def test_a_wider_terminal_never_lacks_a_column_of_a_narrower_one() -> None:
         ("memory", {"at_least": True, "memory": 0}, "—"),
         ("part", {}, "6"),
         ("part", {"share": None}, "—"),
-        ("declared", {}, "—"),
+        ("declared", {}, "·"),
         ("declared", {"unread": True}, ""),
         ("declared", {"declared": 16 * GIB, "unread": True}, "≥16.0"),
         ("sm", {"sm": 250.4, "sm_at_least": True}, "≥250"),

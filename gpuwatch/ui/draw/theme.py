@@ -178,6 +178,8 @@ class Glyphs(msgspec.Struct, frozen=True):
     """Mark where an owner's declared memory ends."""
     dot: str = "·"
     missing: str = "—"
+    none: str = "·"
+    """Nothing declared, or none."""
     ellipsis: str = "…"
     down: str = "▾"
     up: str = "▴"
@@ -216,6 +218,7 @@ ASCII: Final = Glyphs(
     declared="]",
     dot="|",
     missing="-",
+    none=".",
     ellipsis="~",
     down="v",
     up="^",

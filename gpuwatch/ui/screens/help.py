@@ -115,7 +115,7 @@ def legend(glyphs: Glyphs) -> list[Section]:
         Fact(f"{glyphs.warning}3:89", "in a heat map: mark, GPU 3, percent of memory in use"),
         Fact(missing, "not known, never zero; Enter gives the reason"),
         Fact("62/40", "used/declared: holds 62 % of the GPU's memory, declared 40 %"),
-        Fact(f"62/{missing}  62", "declared nothing; what it declared is not known"),
+        Fact(f"62/{glyphs.none}  62", "declared nothing; not known what it declared"),
         Fact("Σ62/80", "declared together: their sum; the other processes have 12/Σ"),
         Fact(f"{least}5m", "at least: it was so before gpuwatch started"),
         Fact("dimmed", "older than two intervals; stale 14 s: older than five"),
