@@ -11,6 +11,7 @@ import inspect
 import re
 import tomllib
 from argparse import SUPPRESS
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum, IntEnum
 from functools import cache
@@ -46,6 +47,8 @@ from tests.shell import command_flags as flags_of_commands
 from tests.shell import shared_words, shell_files, whole_parser
 
 PACKAGE: Final = Path(gpuwatch.__file__).parent
+_MANY: Final = 12
+"""Keys of a table that allow the same: of more than that the words stand once, above the table."""
 _BLOCK: Final = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end \2 -->\n)", re.DOTALL)
 
 
@@ -77,11 +80,16 @@ def configuration() -> Iterator[str]:
             yield ""
             yield _sentence(keys_of(Config)[table].description)
             yield ""
+        ((common, count),) = Counter(key.range for key in keys.values()).most_common(1)
+        once = common if count > _MANY else ""
+        if once:
+            yield f"Where nothing else is given, allowed is {once}."
+            yield ""
         yield "| key | default | allowed | meaning |"
         yield "|---|---|---|---|"
         for name, key in keys.items():
-            default = key.write(value_of(Config(), name))
-            yield f"| `{key.name}` | `{default}` | {_cell(key.range)} | {_cell(key.description)} |"
+            default, allowed = key.write(value_of(Config(), name)), "" if key.range == once else _cell(key.range)
+            yield f"| `{key.name}` | `{default}` | {allowed} | {_cell(key.description)} |"
         yield ""
 
 
