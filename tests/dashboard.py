@@ -41,7 +41,7 @@ def _graph(title: str, query: str, legend: str, unit: str) -> Panel:
 ROWS: Final[dict[str, tuple[Panel, ...]]] = {
     "Now": (
         _number("GPUs", "count(gpuwatch_gpu_up%)"),
-        _number("GPUs that nobody uses", "count(gpuwatch_gpu_processes% == 0) or vector(0)"),
+        _number("Free GPUs", "count(gpuwatch_gpu_processes% == 0) or vector(0)"),
         _number("GPUs that do not answer", "count(gpuwatch_gpu_up% == 0) or vector(0)"),
         _number(
             "Memory in use",
@@ -52,12 +52,12 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         _number("Age of the oldest figures", "max(time() - gpuwatch_sample_timestamp_seconds%)", "s"),
         Panel(
             table.Panel,
-            "Alerts that fire",
+            "Firing alerts",
             'ALERTS{alertname=~"Gpuwatch.+",alertstate="firing",instance=~"$instance"}',
         ),
         Panel(
             bargauge.Panel,
-            "Held beyond the declared share",
+            "Over declared",
             "sum by (user) (gpuwatch_user_over_bytes%) > 0",
             "{{user}}",
             "bytes",
@@ -66,7 +66,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
     "People": (
         _graph("Memory by user", "sum by (user) (gpuwatch_user_memory_bytes%)", "{{user}}", "bytes"),
         _graph(
-            "Memory of processes that compute nothing",
+            "Idle memory",
             "sum by (user) (gpuwatch_user_idle_memory_bytes%) > 0",
             "{{user}}",
             "bytes",
@@ -74,7 +74,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
     ),
     "GPUs": (
         _graph("Memory in use", "gpuwatch_gpu_memory_used_bytes%", _GPU, "bytes"),
-        _graph("Memory left, neither held nor promised", "gpuwatch_gpu_memory_left_bytes%", _GPU, "bytes"),
+        _graph("Memory left: free, minus what is promised", "gpuwatch_gpu_memory_left_bytes%", _GPU, "bytes"),
         _graph("Utilization", "gpuwatch_gpu_utilization_ratio%", _GPU, "percentunit"),
         _graph("Memory of unknown processes", "gpuwatch_gpu_memory_unknown_bytes% > 0", _GPU, "bytes"),
         _graph("Power", "gpuwatch_gpu_power_watts%", _GPU, "watt"),

@@ -242,7 +242,7 @@ def _gpu_alerts(machine: ScrapedMachine) -> Iterable[tuple[Labels, int]]:
 _GPU: Final[Mapping[str, tuple[str, str]]] = {
     "memory": ("memory_used", "Memory in use, without the driver's own"),
     "free": ("memory_free", "Memory that is free"),
-    "left": ("memory_left", "Memory that is neither held nor promised"),
+    "left": ("memory_left", "Free memory, minus what is promised"),
     "total": ("memory_total", "Memory in all"),
     "promised": ("memory_promised", "Memory that was declared or reserved and is not used yet"),
     "reserved": ("memory_reserved", "Memory that the driver keeps for itself"),

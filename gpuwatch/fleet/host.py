@@ -29,7 +29,7 @@ class HostGpu(msgspec.Struct, frozen=True, kw_only=True):
     total: Reading = Reason.NO_SAMPLE
     free: Reading = Reason.NO_SAMPLE
     left: Reading = Reason.NO_SAMPLE
-    """Bytes that are neither held nor promised."""
+    """Bytes: free memory, minus what is promised."""
     utilization: Reading = Reason.NO_SAMPLE
     """Percent."""
     processes: int | None = None
@@ -37,7 +37,7 @@ class HostGpu(msgspec.Struct, frozen=True, kw_only=True):
     up: bool = True
     """Whether it answers."""
     near: Severity | None = None
-    """Severity of the alert that its memory is near the limit."""
+    """Severity of the alert that it is nearly full."""
 
     @property
     def is_free(self) -> bool:

@@ -70,8 +70,8 @@ class FleetPerson(msgspec.Struct, frozen=True, kw_only=True):
     """Hosts on which the person holds GPU memory."""
     memory: float | None = None
     """Bytes."""
-    share: float | None = None
-    """Percent of the memory of all GPUs."""
+    memory_percent: float | None = None
+    """`memory` in percent of the memory of all GPUs."""
     gpus: int | None = None
     idle: float | None = None
     """Bytes of processes that compute nothing."""
@@ -307,7 +307,7 @@ def _people(
                 name=clean(user, _LONGEST),
                 hosts=tuple(sorted(names[instance] for instance, _ in every if instance)),
                 memory=memory,
-                share=100 * memory / total if memory is not None and total else None,
+                memory_percent=100 * memory / total if memory is not None and total else None,
                 gpus=None if gpus is None else int(gpus),
                 idle=added(theirs, "gpuwatch:user_idle_memory:bytes"),
             )
@@ -349,7 +349,7 @@ FLEET_PERSON: Final[Mapping[str, Field[FleetPerson]]] = table(
     (
         PERSON["user"].of(lambda one: one.name),
         PERSON["memory"].of(lambda one: amount(one.memory)),
-        PERSON["part"].of(lambda one: amount(one.share)),
+        PERSON["part"].of(lambda one: amount(one.memory_percent)),
         Field("gpus", "GPUs", lambda one: amount(one.gpus)),
         Field("hosts", "hosts", lambda one: Amount(len(one.hosts))),
         Field("idle", "idle GiB", lambda one: amount(one.idle or 0.0), Unit.BYTES, words="idle memory", quiet=1.0),

@@ -67,7 +67,7 @@ class Offer(NamedTuple):
 
     @property
     def left(self) -> int:
-        """Bytes that are neither held nor promised."""
+        """Bytes: free memory, minus what is promised."""
         return max(0, self.free - self.promised)
 
     @property

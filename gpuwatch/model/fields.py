@@ -431,7 +431,7 @@ GPU: Final[Mapping[str, Field[Gpu]]] = table(
             words="memory left",
             compare="left",
             label="left",
-            fact="{} neither held nor promised",
+            fact="{} free and not promised",
         ),
         Field("total", "total", reading("memory.total"), Unit.BYTES, label="memory", fact="{} in all"),
         Field(

@@ -92,14 +92,14 @@ class StatusGpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     used: Reading = Reason.NO_SAMPLE
     """Bytes."""
     total: Reading = Reason.NO_SAMPLE
-    free: float | None = None
-    """Percent of the memory that programs can have; None where it is not known."""
+    free_percent: float | None = None
+    """Free memory in percent of the memory that programs can have; None where it is not known."""
     utilization: Reading = Reason.NO_SAMPLE
     """Percent."""
     near: str = ""
-    """`warning` or `critical` while its memory is near the limit."""
+    """`warning` or `critical` while it is nearly full."""
     left: Reading = Reason.NO_SAMPLE
-    """Bytes that are neither held nor promised; not in the service's file, as the next one."""
+    """Bytes: free memory, minus what is promised. Not in the service's file, as the next one."""
     processes: int | None = None
     """Number of processes that hold memory of it; None where that is not known."""
 

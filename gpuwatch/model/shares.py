@@ -211,7 +211,7 @@ def has_promised(gpu: Gpu) -> bool:
 
 
 def left(gpu: Gpu) -> int | Reason:
-    """Return the bytes that are neither held nor promised, or the reason why they are not known.
+    """Return free memory, minus what is promised, in bytes; the reason where it is not known.
 
     Of a GPU that is cut into MIG instances it is the sum over these: what is in none of them nobody can take.
     """

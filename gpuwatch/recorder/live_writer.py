@@ -93,7 +93,7 @@ def _rows(snapshot: Snapshot, near: dict[str, str]) -> Iterator[StatusGpu]:
             health=gpu.health,
             used=gpu.memory.used,
             total=gpu.memory.total,
-            free=round(100 * room[0] / room[1], 1) if room else None,
+            free_percent=round(100 * room[0] / room[1], 1) if room else None,
             utilization=gpu.utilization,
             near=near.get(gpu.key, ""),
             left=left(gpu),

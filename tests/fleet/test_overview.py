@@ -213,7 +213,7 @@ def test_people_are_added_up_over_hosts() -> None:
     lines += [user("ada", "a:9400", 40.0), user("ada", "b:1", 20.0, idle_memory=5.0), user("ben", "a:9400", 20.0)]
     ada, ben = fleet("\n".join(lines)).people
     assert (ada.name, ada.hosts, ada.memory, ada.gpus, ada.idle) == ("ada", ("a", "b"), 60 * GIB, 2, 5 * GIB)
-    assert ada.share == 37.5
+    assert ada.memory_percent == 37.5
     assert ben.idle is None
     assert {key: one.cell(ada) for key, one in FLEET_PERSON.items()} == {
         "user": "ada", "memory": "60.0", "part": "38", "gpus": "2", "hosts": "2", "idle": "5.0", "where": "a, b",

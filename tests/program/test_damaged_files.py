@@ -157,7 +157,9 @@ def test_the_configuration(
 
 def figures() -> bytes:
     """Return the newest figures, of this very moment."""
-    gpus = tuple(StatusGpu(index=n, uuid=f"GPU-{n}", used=5, total=9, free=40.5, near="warning") for n in range(4))
+    gpus = tuple(
+        StatusGpu(index=n, uuid=f"GPU-{n}", used=5, total=9, free_percent=40.5, near="warning") for n in range(4)
+    )
     resting = tuple(IdleHolding(f"GPU-{n}", 100 + n, 5, 60.0, at_least=True) for n in range(4))
     over = (Overuse(user="ada", gib=3.5),)
     found = Status(gpus=gpus, over=over, resting=resting, host="lab", boot=boot_id(), interval=1e9)

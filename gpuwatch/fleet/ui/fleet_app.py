@@ -143,7 +143,7 @@ class FleetHelp(Sheet):
             Fact("free", "it answers, and nobody holds memory of it"),
             Fact("down", "it does not answer; of the rest of its host there are figures"),
             Fact(glyphs.missing, "not known, never zero"),
-            Fact("left", "memory that is neither held nor promised"),
+            Fact("left", "free memory, minus what is promised"),
             Fact("45 s old", "the server could not be read since; the line below the title says why"),
             Fact("age", "time since the newest sample of the host"),
         )
