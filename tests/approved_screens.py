@@ -51,7 +51,7 @@ SCREENS = (
     later("tree", "t", "right"),
     later("tree-80x24", "t", "right", size=(80, 24)),
     later("strays", "S"),
-    later("strays-end", "S", "space", "K", words="nothing is signalled"),
+    later("strays-end", "S", "space", "K", words="no signal is sent"),
     later("events", "e", "down"),
     later("columns", "C"),
     later("help", "question_mark", size=(160, 50)),

@@ -324,7 +324,7 @@ class KillCommand:
             self._console.warn(words)
         for ending in ready:
             for pid, why in ending.chosen.left_out:
-                self._console.warn(f"PID {ending.target.pid}: not touched: PID {pid}, {why}")
+                self._console.warn(f"PID {ending.target.pid}: not signalled: PID {pid}, {why}")
         if self._console.unread:
             return False  # it was to be shown, and nobody saw it
         if self._ask and not self._may_ask:

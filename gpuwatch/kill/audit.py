@@ -18,7 +18,7 @@ from gpuwatch.base.threads import Worker
 FILE_NAME: Final = "actions.jsonl"
 
 LARGEST: Final = 4 << 20
-"""Bytes after which a new file is begun; the one before it is kept as `actions.jsonl.1`."""
+"""Bytes after which a new file is started; the previous one is kept as `actions.jsonl.1`."""
 
 ANSWER_SECONDS: Final = 2.0
 """Seconds for which the file system is waited for; a home folder on NFS may never answer."""
@@ -27,7 +27,7 @@ ANSWER_SECONDS: Final = 2.0
 class Audit:
     """Audit file `actions.jsonl` in a private folder; never raises, but returns errors as text.
 
-    A thread writes the lines, in their order, so that a file system that does not answer holds nothing up.
+    A thread writes the lines, in their order, so that a file system that does not answer blocks nothing.
     """
 
     def __init__(self, folder: Path, *, write: Callable[[int, bytes], int] = os.write) -> None:

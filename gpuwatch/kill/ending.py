@@ -52,7 +52,7 @@ PASS_ON_SECONDS: Final = 3.0
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 """Signals that may be sent; after one of them only a later one in this list may follow."""
 
-IGNORES_INTERRUPT: Final = "it ignores SIGINT, as what a script starts in the background does"
+IGNORES_INTERRUPT: Final = "it ignores SIGINT, as a script's background processes do"
 
 Submit = Callable[[Callable[[], Any]], "Future[Any]"]
 """Function that starts a call that may block, such as `threads.Worker`."""
@@ -89,17 +89,17 @@ class KillChoice(StrEnum):
 
 
 def call_now(call: Callable[[], Any]) -> Future[Any]:
-    """Make a call at once; its result or its exception is in the future, as with a worker."""
+    """Make a call at once, and return its result or exception in a future, as a worker does."""
     future: Future[Any] = Future()
     try:
         future.set_result(call())
-    except Exception as error:  # noqa: BLE001 - it is handed to the one who asked
+    except Exception as error:  # noqa: BLE001 - it is returned to the caller
         future.set_exception(error)
     return future
 
 
 class Ending:
-    """Ending of processes that are pinned together, the head first: a run, or one process alone."""
+    """Ending of processes that are pinned together, the head first: a run, or a single process."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Ending:
     ) -> None:
         """Check and pin `target`, seen in `snapshot`; `submit` starts a call in a worker.
 
-        With `has_run` its run may be ended as well, and with `whole_run` it is to be. `is_under_way` returns whether
+        With `has_run` its run may be ended as well, and with `whole_run` it is chosen. `is_under_way` returns whether
         another ending has a process (PID, start time).
         """
         self.target = target
@@ -125,8 +125,8 @@ class Ending:
         self.refused = False
         self.warnings: tuple[str, ...] = ()
         self.whole_run = whole_run
-        self.alone = self.chosen = PinnedRun()
-        """Process alone, and what is chosen to be ended; empty until they were checked."""
+        self.single = self.chosen = PinnedRun()
+        """The single process, and the chosen processes; empty until they were checked."""
         self.run: PinnedRun | None = None
         """Run of the process; None where it has no other process."""
         self.ignores_interrupt = False
@@ -202,9 +202,9 @@ class Ending:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Facts that the user should know before choosing."""
+        """Facts that the user should know before a choice."""
         ignored = [IGNORES_INTERRUPT] if self.ignores_interrupt else []
-        return (*ignored, *(f"not touched: PID {pid}, {why}" for pid, why in self.chosen.left_out))
+        return (*ignored, *(f"not signalled: PID {pid}, {why}" for pid, why in self.chosen.left_out))
 
     @property
     def sentence(self) -> str:
@@ -212,7 +212,7 @@ class Ending:
         total, seconds = len(self.chosen.members), max(0, math.ceil(self._deadline - self._clock()))
         count = f"; {total - self.left} of {total} exited, {self.left} still running" if total > 1 else ""
         if self.state is KillState.CHECKING:
-            return "making sure that it is still this process …"
+            return "checking that it is still the same process …"
         if self.asks_again and self.outcome and self.sent:
             if self.outcome.end is End.RUNNING and not self.outcome.each:
                 return f"ignored {self.sent.name} for {long_duration(round(self.outcome.seconds))}"
@@ -220,12 +220,12 @@ class Ending:
         if self.state is not KillState.WAITING:
             return self.message
         if self.exited and self.outcome:
-            return f"{self.outcome.sentence}; looking at its memory …"
+            return f"{self.outcome.sentence}; checking its memory …"
         if self.sent is signal.SIGKILL:
             return f"SIGKILL sent, {seconds} s{count} …"
         return f"asked to stop, {seconds} s …{count}"
 
-    # -- what drives it --------------------------------------------------------------------------------------------
+    # -- input from outside ----------------------------------------------------------------------------------------
 
     def choose(self, choice: KillChoice) -> bool:
         """Press a button; return whether the dialog is to close. A button that is not offered does nothing."""
@@ -246,19 +246,19 @@ class Ending:
             self._take(whole_run=not self.whole_run)
 
     def send(self, sig: signal.Signals) -> None:
-        """Send the first signal, or a harder one than before; raises `ValueError` for any other.
+        """Send the first signal, or a stronger one than before; raises `ValueError` for any other.
 
         SIGKILL may be the first signal. While a signal is under way this does nothing.
         """
         if self.state is not KillState.ASKING:
             return
         if self.sent is not None and SIGNALS.index(sig) <= SIGNALS.index(self.sent):
-            raise ValueError(f"{sig.name} is no harder than {self.sent.name}")
+            raise ValueError(f"{sig.name} is not stronger than {self.sent.name}")
         now = self._clock()
         if self.sent is None:
             self._begin(now)
         else:
-            self._poll(now)  # one that has ended by itself needs no harder signal
+            self._poll(now)  # one that has ended by itself needs no stronger signal
             if not self.asks_again:
                 return
         self.sent, self.state = sig, KillState.WAITING
@@ -268,7 +268,7 @@ class Ending:
         self._poll(now)
 
     def abandon(self) -> None:
-        """Send no more signals, and end; what becomes of the memory of ended processes is still reported."""
+        """Send no more signals, and end; the freed memory of ended processes is still reported."""
         self.abandoned = True
         if self._checked is None and not self.over and not self.exited:
             self._finish("left running" if self.sent is not None else "")
@@ -309,13 +309,13 @@ class Ending:
     def _end_check(self, checked: Future[Any]) -> None:
         self._checked = None
         if error := checked.exception():
-            self._refuse(f"gpuwatch failed at it: {error}")
+            self._refuse(f"gpuwatch failed: {error}")
             return
         pinned, run, problem = checked.result()
         if isinstance(pinned, Refused):
             self._refuse_by(pinned)
             return
-        self.alone = PinnedRun((Member(pinned),))
+        self.single = PinnedRun((Member(pinned),))
         self.run = run if isinstance(run, PinnedRun) and len(run.members) > 1 else None
         self._take(whole_run=self.whole_run)
         if isinstance(run, Refused) and self.whole_run:
@@ -328,9 +328,9 @@ class Ending:
             self.state = KillState.ASKING
 
     def _take(self, *, whole_run: bool) -> None:
-        """Choose the process alone, or its whole run."""
+        """Choose only the process, or its whole run."""
         self.whole_run = whole_run
-        self.chosen = self.run if self.run and whole_run else self.alone
+        self.chosen = self.run if self.run and whole_run else self.single
         self._by_pid = {member.pid: member for member in self.chosen.members}
         self.ignores_interrupt = self.chosen.members[0].pinned.ignores(signal.SIGINT)
 
@@ -347,14 +347,14 @@ class Ending:
         """Record what has no outcome yet, and close all handles; the processes keep running."""
         for member in self._open() if self.sent is not None else ():
             self._complete(member, self._read_outcome(member, self._clock()))
-        for member in (*self.alone.members, *(self.run.members if self.run else ())):
+        for member in (*self.single.members, *(self.run.members if self.run else ())):
             member.pinned.close()
         self.message, self.state = message, KillState.OVER
 
     # -- signals ---------------------------------------------------------------------------------------------------
 
     def _begin(self, now: float) -> None:
-        """Store what only the time before the first signal can tell."""
+        """Store facts that can only be read before the first signal."""
         gpus = {gpu for target in self.targets for gpu in target.gpus}
         self._memory = FreedMemory(self._latest, {target.pid for target in self.targets}, gpus)
         self._first = now
@@ -407,13 +407,13 @@ class Ending:
         elif failed is not None:
             self._complete(member, failed)
         if self.sent is not signal.SIGKILL and now < self._deadline:
-            self._deadline = now + GRACE_SECONDS  # the last one signalled has its ten seconds too
+            self._deadline = now + GRACE_SECONDS  # the last one signalled also gets its ten seconds
 
     def _note_exit(self, member: Member, now: float) -> None:
         member.ended = now if member.ended is None else member.ended
         outcome = self._read_outcome(member, now)
         if outcome.parent is not None:
-            # A parent needs a moment to reap it. One that is being ended too leaves it to who reaps them all.
+            # A parent needs a moment to reap it. One that is being ended too leaves that to a process above.
             is_ending = any(one.pid == outcome.parent[0] and one.ended is None for one in self._open())
             if is_ending or now - member.ended < REAP_SECONDS:
                 return
@@ -424,7 +424,7 @@ class Ending:
         member.outcome = outcome
         signals, detail = [sig.name for sig in member.pinned.signals], outcome.detail
         if outcome.end in (End.EXITED, End.ZOMBIE) and not signals:
-            detail = "it ended with its run, without a signal of its own"
+            detail = "it ended with its run; gpuwatch sent it no signal"
         run = {"run": self.chosen.key} if self.chosen.key else {}
         fields = {"signals": signals, "result": outcome.end.value, "seconds": round(outcome.seconds, 3)}
         self._pinner.record("outcome", member.pinned.target, {**run, **fields, "detail": detail})
@@ -437,7 +437,7 @@ class Ending:
         each = [(member.pid, member.outcome or self._read_outcome(member, now)) for member in self.chosen.members]
         return merge_outcomes(each, self._find_started() if self.chosen.key and not self._open() else ())
 
-    # -- what is left ----------------------------------------------------------------------------------------------
+    # -- after the end ---------------------------------------------------------------------------------------------
 
     def _compare_memory(self, now: float) -> None:
         """Report the freed memory, when there are enough samples or the time for it has passed."""

@@ -1,4 +1,4 @@
-"""Memory that ended processes held: freed, partly, not yet, or still held by whom."""
+"""Memory that ended processes held: freed, partly freed, not yet freed, or still held by other processes."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class FreedMemory:
 
     @property
     def is_free(self) -> bool:
-        """Whether it is known that all that the processes held is free now."""
+        """Whether all memory that the processes held is known to be free now."""
         free = [one.freed is not None and one.freed >= _ENOUGH * (one.held or 0) for one in self._gpus.values()]
         return self.is_fresh and self.must_fall and all(free)
 
@@ -90,9 +90,9 @@ class FreedMemory:
         return frozenset(holding.pid for one in self._gpus.values() for holding in one.after.holdings)
 
     def sentence(self, outcome: Outcome, holders: Sequence[int] = ()) -> str:
-        """Return an outcome in one sentence, with what became of the memory; `holders` are PIDs that still hold it.
+        """Return an outcome and the freed memory in one sentence; `holders` are PIDs that still hold memory.
 
-        Nothing is said of machines where CPU and GPU share memory, and where a figure is missing.
+        The memory is left out where CPU and GPU share memory, and where a figure is missing.
         """
         if outcome.end not in (End.EXITED, End.ZOMBIE):
             return outcome.sentence

@@ -1,4 +1,4 @@
-"""Outcome of ending processes: why a signal was refused, and what became of them, in sentences."""
+"""Outcome of ending processes: refusals of a signal, and the states of processes after it, in sentences."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Refusal(Enum):
 
     READ_ONLY = "gpuwatch was started with --read-only"
     ROOT = "gpuwatch runs as root: ending a process needs --allow-root-kill"
-    UNRELIABLE = "the driver's list of processes makes no sense at the moment, so no PID on it is trusted"
-    STALE = "what is on screen is too old to act on"
-    NO_IDENTITY = "its owner or start time is not known, so a reused PID could not be told apart"
-    NO_PIDFD = "the kernel gives no handle on it (pidfd, Linux 5.3), so a reused PID could not be told apart"
+    UNRELIABLE = "the driver's process list is unreliable now, so gpuwatch trusts no PID in it"
+    STALE = "the data on screen is too old to act on"
+    NO_IDENTITY = "its owner or start time is not known, so gpuwatch could not detect a reused PID"
+    NO_PIDFD = "the kernel provides no pidfd for it (Linux 5.3 does), so gpuwatch could not detect a reused PID"
     SYSTEM_PID = "PID 1 and below belong to the system"
     ITSELF = "this is gpuwatch itself"
     HELPER = "this is a part of gpuwatch"
@@ -28,17 +28,15 @@ class Refusal(Enum):
     GONE = "it has already exited"
     ABSENT = "there is no such process"
     NOT_YOURS = "it is not yours"
-    NO_DEVICE = "it holds no GPU device open, so nothing shows that it is the process on the GPU"
-    NOT_ON_GPU = "it is on no GPU: the driver does not list it, and it holds no GPU's device file open"
-    TOO_MANY = "that is more processes than gpuwatch can hold on to at once"
-    FILES_UNREADABLE = "its open files cannot be read, so nothing shows that it is the process on the GPU"
-    UNREADABLE = "the kernel does not let gpuwatch read what it is"
-    OTHER_NAMESPACE = (
-        "gpuwatch runs in a container with PIDs of its own, and nothing shows that this PID is the process on the GPU"
-    )
+    NO_DEVICE = "it has no GPU device file open, so it may not be the process on the GPU"
+    NOT_ON_GPU = "it is on no GPU: the driver does not list it, and it has no GPU device file open"
+    TOO_MANY = "gpuwatch cannot end so many processes at once"
+    FILES_UNREADABLE = "its open files cannot be read, so it may not be the process on the GPU"
+    UNREADABLE = "no permission to read which process it is"
+    OTHER_NAMESPACE = "gpuwatch runs in a container with its own PIDs, and this PID may not be the process on the GPU"
     IGNORED = "it ignores this signal"
-    RUN_UNKNOWN = "what it belongs to could not be read, so nothing tells which processes are its run"
-    UNDER_WAY = "one of its processes is being ended already, and a second signal may break off how it ends"
+    RUN_UNKNOWN = "its run could not be read, so gpuwatch does not know which processes belong to it"
+    UNDER_WAY = "one of its processes is being ended already, and a second signal may interrupt its clean-up"
 
     @property
     def word(self) -> str:
@@ -110,11 +108,11 @@ class Outcome(msgspec.Struct, frozen=True):
             case End.ZOMBIE:
                 return f"exited {after}, zombie: {format_parent(self.parent)}"
             case End.RUNNING if killed:
-                return f"still running {after}, and SIGKILL was sent"
+                return f"still running {after}, although SIGKILL was sent"
             case End.RUNNING:
                 return f"still running {after}: it ignores {self.sent.name} or takes its time"
             case End.STOPPED:
-                return f"stopped (Ctrl-Z or a debugger) {after}: {self.sent.name} waits until it is continued"
+                return f"stopped (Ctrl-Z or a debugger) {after}: {self.sent.name} takes effect when it continues"
             case End.STUCK if killed:
                 return f"stuck in the kernel (state D) {after}: only a driver reset or a reboot will clear it"
             case End.STUCK:
@@ -128,7 +126,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def merge_outcomes(each: Sequence[tuple[int, Outcome]], started: Sequence[int] = ()) -> Outcome:
-    """Merge the outcomes of several processes (PID, outcome): the worst end stands for all.
+    """Merge the outcomes of several processes (PID, outcome): the worst end counts for all.
 
     The outcome of a single process stays unchanged. `seconds` are those of the last process.
     """
@@ -152,11 +150,11 @@ def _sentence_of_several(whole: Outcome) -> str:
         parts = [f"all {count} had already exited; nothing was sent"]
     killed = any(one.sent is signal.SIGKILL for _, one in whole.each)
     words = {
-        End.RUNNING: "still running and SIGKILL was sent" if killed else "still running",
+        End.RUNNING: "still running although SIGKILL was sent" if killed else "still running",
         End.STOPPED: "stopped (Ctrl-Z or a debugger)",
         End.STUCK: "in the kernel (state D), where no signal reaches",
         End.DENIED: "not permitted",
-        End.CHANGED: "no longer what was shown, and not signalled",
+        End.CHANGED: "no longer the process on screen, not signalled",
         End.ZOMBIE: "zombie until reaped by its parent",
     }
     for end, text in words.items():
@@ -164,7 +162,7 @@ def _sentence_of_several(whole: Outcome) -> str:
         if pids:
             parts.append(f"{len(pids)} {text}: {format_pids(pids)}")
     if whole.started:
-        parts.append(f"left of the run, started meanwhile and not signalled: {format_pids(whole.started)}")
+        parts.append(f"started meanwhile by the run, not signalled: {format_pids(whole.started)}")
     return ", ".join(parts)
 
 

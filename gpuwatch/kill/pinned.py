@@ -1,4 +1,4 @@
-"""Pinned process: proven to be the one on screen, held by a pidfd, and compared again before each signal.
+"""Pinned process: proven to be the one on screen, kept by a pidfd, and compared again before each signal.
 
 The kernel lets root signal any process, and a PID read a second ago may belong to another process now. So a pidfd is
 opened before anything is read, every fact is then compared with the row on screen, and at the end the pidfd shows
@@ -163,7 +163,7 @@ class PinnedProcess:
         return None
 
     def read_outcome(self, seconds: float, sent: signal.Signals) -> Outcome:
-        """Read what has become of the process `seconds` after the first signal; `sent` is the last one."""
+        """Read the state of the process `seconds` after the first signal; `sent` is the last one."""
         pid, killed = self.target.pid, sent is signal.SIGKILL
         if self.has_exited():
             stat = procfs.find_stat(pid, self._proc, self.target.process.start)
@@ -173,7 +173,7 @@ class PinnedProcess:
         try:
             main = procfs.read_stat(pid, self._proc).state
             threads = islice(procfs.read_threads(pid, self._proc), procfs.THREADS_MAX)
-            # After SIGKILL only a thread inside the kernel can be left; before it, one such thread means little.
+            # After SIGKILL only a thread inside the kernel can be left; before it, one such thread is no evidence.
             states = {stat.state for _, stat in threads} if killed else {main}
         except (OSError, ValueError):
             states, main = set(), ""  # it ended since it was asked, or cannot be read: not known to be stuck
@@ -225,7 +225,7 @@ class Pinner:
         for target in find_targets(snapshot).values():
             if target.pid == pid:
                 return target
-        process = Process(pid=pid, start=1, uid=self.policy.may_end)  # where it cannot be read, pinning it says so
+        process = Process(pid=pid, start=1, uid=self.policy.may_end)  # where it cannot be read, pinning it reports that
         try:
             stat, uid = procfs.read_stat(pid, self.proc), psinfo.read_uids(pid, self.proc)[1]
         except (OSError, ValueError):
@@ -273,14 +273,14 @@ class Pinner:
         return self._describe(pid) if self._describe is not None else None
 
     def find_change(self, shown: Process) -> str:
-        """Return in what a process is not the one that was shown; empty where it is. Raises `OSError` or `ValueError`.
+        """Return how a process differs from the one that was shown; empty if it does not. Raises OSError, ValueError.
 
         Other addresses in memory mean another program, and not only another title of the same program. Where the
         addresses are not known, another command line counts as another program.
         """
         stat = procfs.read_living_stat(shown.pid, self.proc)
         if stat is None:
-            return ""  # it is on its way out: there is nothing more to compare, and a signal does nothing
+            return ""  # it is ending: there is nothing left to compare, and a signal has no effect
         if stat.start_ticks != shown.start:
             return "it started at another time"
         if shown.program and stat.program:
@@ -324,7 +324,7 @@ class Pinner:
         return Refused(Refusal.OTHER_NAMESPACE if inside else Refusal.GONE, pid)
 
     def refuse_shown(self, target: KillTarget) -> Refused | None:
-        """Return the refusal that follows from what was on screen, without a look at the process; None for none."""
+        """Return the refusal that follows from the data on screen, without reading the process; None for none."""
         uid, pid = target.process.uid, target.pid
         refused = Refused(Refusal.NOT_YOURS, pid, f"it runs as uid {uid}") if uid != self.policy.may_end else None
         return self._refuse_unread(target) or refused

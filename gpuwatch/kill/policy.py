@@ -1,4 +1,4 @@
-"""Policy of ending processes: who asks, whose processes may be ended, and the permissions from the command line."""
+"""Policy of ending processes: the user, the uid whose processes may be ended, and the command line's permissions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """User who asks, and the permissions from the command line."""
+    """User of gpuwatch, and the permissions from the command line."""
 
     uid: int
     euid: int

@@ -1,4 +1,4 @@
-"""Queue of what is being ended: processes and runs that dialogs ask about, and strays that are ended one by one.
+"""Queue of processes that are being ended: those that dialogs ask about, and strays that are ended one by one.
 
 An ending goes on after its dialog was closed. Notices then replace the questions and reports of the dialog.
 """
@@ -68,13 +68,13 @@ class QueuedStray(msgspec.Struct):
         return not self.open and not (self.ending is not None and self.ending.exited)
 
     def leave(self, message: str) -> None:
-        """Do nothing more about the stray: `message` says how it ended, or why it is left alone."""
+        """Do nothing more about the stray; `message` is its outcome, or why it was not ended."""
         self.open, self.message = False, message
         if self.ending is not None:
             self.ending.abandon()
 
     def call_off(self, message: str) -> None:
-        """Leave the stray alone, unless it was signalled: then its ending goes on to its end."""
+        """Drop the stray, unless it was signalled: then its ending continues."""
         if self.open and (self.ending is None or self.ending.sent is None):
             self.leave(message)
 
@@ -83,11 +83,11 @@ class QueuedStray(msgspec.Struct):
         ending.tick()
         asks = ending.state is KillState.ASKING
         if ending.asks_again:
-            self.leave(f"{ending.sentence}; K asks what to do")
+            self.leave(f"{ending.sentence}; press K to decide")
         elif asks and ending.warnings:
-            self.leave(f"not ended: {ending.warnings[0]}; K asks whether to do it unrecorded")
+            self.leave(f"not ended: {ending.warnings[0]}; press K to end it unrecorded")
         elif asks and self.choice not in ending.choices:
-            self.leave(f"it ignores that signal: {self.choice.value} would do nothing")
+            self.leave(f"it ignores this signal: {self.choice.value} would have no effect")
         elif asks:
             ending.choose(self.choice)
         elif ending.over:
@@ -97,7 +97,7 @@ class QueuedStray(msgspec.Struct):
 
 
 class KillQueue:
-    """All that is being ended; a program has one of these.
+    """All processes that are being ended; a program has one of these.
 
     Call `ask` for one process, `begin` for selected strays, `observe` for each frame, `tick` every POLL_SECONDS while
     it is `busy`, and `close` when the program ends.
@@ -141,13 +141,13 @@ class KillQueue:
         The process may also be one that the driver does not list. With `whole_run` its run is chosen from the start.
         Where a hidden ending has already sent the process a signal, that ending is returned again.
         """
-        if hidden := self.find_asked(process):  # a second signal may break off what the first set going
+        if hidden := self.find_asked(process):  # a second signal may interrupt the clean-up after the first
             self._asked.remove(hidden)
             return self._add(AskedEnding(hidden.ending, hidden.facts))
         targets = find_targets(frame.snapshot, max(0.0, self._clock() - frame.received))
         target = targets.get(process)
         if target is None:
-            return KillNotice(None, f"process {process[0]} is on no GPU any more")
+            return KillNotice(None, f"process {process[0]} is no longer on a GPU")
         if isinstance(self._ender, DemoEnder):
             run = [other for other in targets.values() if other.process.run_key == target.process.run_key]
             return KillNotice(target.pid, self._ender.end(run if whole_run and run else [target]))
@@ -161,7 +161,7 @@ class KillQueue:
             is_under_way=lambda process: self.find_asked(process) is not None or self.has_stray(process),
             clock=self._clock,
         )
-        if ending.over:  # what is on screen already forbids it
+        if ending.over:  # the data on screen already forbids it
             hint = "; y copies a message to its owner" * (target.process.uid not in (None, self._ender.policy.may_end))
             return KillNotice(target.pid, f"not ended: {ending.message}{hint}", warning=True)
         return self._add(AskedEnding(ending))
@@ -177,7 +177,7 @@ class KillQueue:
     def _follow_hidden(self, asked: AskedEnding) -> Iterable[KillNotice]:
         ending = asked.ending
         if ending.asks_again and not ending.abandoned:
-            yield KillNotice(ending.target.pid, f"{ending.sentence}; press K on it to decide what to do", warning=True)
+            yield KillNotice(ending.target.pid, f"{ending.sentence}; press K on it to decide", warning=True)
             ending.abandon()
         elif ending.over:
             if ending.sent is not None and ending.message != "left running" and not asked.shows_end:
@@ -213,7 +213,7 @@ class KillQueue:
         return None
 
     def drop_waiting(self) -> int:
-        """Leave waiting strays alone, since their list was closed, and return how many; a signalled one goes on."""
+        """Drop waiting strays, since their list was closed, and return how many; a signalled one continues."""
         self._show_strays = None
         waiting = sum(queued.waiting for queued in self.strays.values())
         self._call_off_strays()
@@ -255,7 +255,7 @@ class KillQueue:
     def observe(self, frame: Frame) -> None:
         """Add a new frame, also behind other screens and while paused, since freed memory is judged by it.
 
-        While all GPUs can be judged, a process that is no longer a stray, and was not signalled yet, is left alone.
+        While all GPUs can be judged, a process that is no longer a stray, and was not signalled yet, is dropped.
         """
         self._frame = frame
         for ending in self._endings():
@@ -269,7 +269,7 @@ class KillQueue:
                 self._call_off_strays(f"{LEFT_ALONE}: no longer a stray", but=still)
 
     def tick(self) -> list[KillNotice]:
-        """Advance the endings of all dialogs and the present stray, and return what the user is to be told."""
+        """Advance the endings of all dialogs and the present stray, and return the notices for the user."""
         assert isinstance(self._ender, Pinner)
         notices: list[KillNotice] = []
         for asked in list(self._asked):
@@ -283,7 +283,7 @@ class KillQueue:
         return notices
 
     def close(self, deadline: float) -> None:
-        """Leave all processes as they are, and wait until `deadline` (monotonic clock) for the lines that say so."""
+        """Leave all processes running, and wait until `deadline` (monotonic clock) for the lines of the audit file."""
         self._call_off_strays()
         for ending in self._endings():
             ending.abandon()

@@ -1,4 +1,4 @@
-"""Run of a process: finds its head, all below it, and those with its key on a GPU, and pins each.
+"""Run of a process: finds its head, all processes below it, and those with its key on a GPU, and pins each.
 
 A process below the head belongs to the run because it descends from it: its own handle is opened first, and then the
 handle of its parent shows that the parent still lives. A PID that was reused meanwhile has another parent. A process
@@ -21,11 +21,11 @@ from gpuwatch.kill.pinned import KillTarget, PinnedProcess, Pinner, find_targets
 from gpuwatch.model.snapshot import Process, Snapshot
 
 MEMBERS_MAX: Final = 600
-"""Processes of one run, at most: each needs a descriptor, of which 1024 are usual. 8 ranks with 32 workers fit."""
+"""Processes of one run, at most: each needs a descriptor, and 1024 is the usual limit. 8 ranks with 32 workers fit."""
 
 
 class Member(msgspec.Struct):
-    """Process of an ending, with what came of its signals; times are those of the ending's clock."""
+    """Process of an ending, with its signals and outcome; times are those of the ending's clock."""
 
     pinned: PinnedProcess
     above: int = 0
@@ -144,22 +144,20 @@ class _Search:
         same = [process for process in running if process.run_key == self._shown.run_key]
         runs = {process.pid: process.run for process in same if process.run is not None}
         ranks = {pid: run.rank for pid, run in runs.items() if run.rank is not None and not run.orphaned}
-        counts = Counter(ranks.values())  # what a rank left behind has its variables, and may be many
+        counts = Counter(ranks.values())  # leftovers of a rank have its variables, and may be many
         for process in same:
             pid = process.pid
             rank_of = pid if pid in ranks or pid not in runs else runs[pid].worker_of or 0
             if pid in self._members or process.uid != self._pinner.policy.may_end or process.start <= 0:
                 continue
             if rank_of in ranks and counts[ranks[rank_of]] > 1 and rank_of not in self._members:
-                self._left_out[pid] = f"more than one says that it is rank {ranks[rank_of]}"
+                self._left_out[pid] = f"more than one process claims to be rank {ranks[rank_of]}"
             elif pinned := self._open(pid, process.start):
                 reason = self._find_exclusion(pinned)
                 if not reason and self._pinner.is_on_gpu(pid):
                     yield pinned
                 else:
-                    self._left_out[pid] = (
-                        reason or "it holds no GPU device open, so nothing shows that it is of this run"
-                    )
+                    self._left_out[pid] = reason or "it has no GPU device file open, so it may not belong to this run"
 
     def _add(self, top: PinnedProcess) -> None:
         """Add a process and all its descendants, the upper ones first; raises _RefusedError."""
@@ -187,7 +185,7 @@ class _Search:
         if target.pid in self._protected:
             reason = Refusal.ITSELF if target.pid == self._pinner.policy.pid else Refusal.ANCESTOR
             name = procfs.read_pid_and_name(target.pid, self._pinner.proc)[1]
-            raise _RefusedError(reason, target.pid, f"PID {target.pid} ({name}), which its run goes back to")
+            raise _RefusedError(reason, target.pid, f"PID {target.pid} ({name}), which started its run")
         if len(self._members) >= MEMBERS_MAX:
             raise _RefusedError(Refusal.TOO_MANY, self._target.target.pid, f"over {MEMBERS_MAX}")
         run = self._shown.run
@@ -208,7 +206,7 @@ class _Search:
         is_login_shell = stat.session == pid and stat.tty != 0 and name in programs.SHELLS
         # An editor or an IDE that was started by a run ends with it; the shells of its terminals do not.
         if programs.is_session_keeper(name) or name in programs.USER_SWITCHES or is_login_shell:
-            return f"{procfs.format_name(stat.comm)}: it keeps a session of its own"
+            return f"{procfs.format_name(stat.comm)}: it has its own session"
         if others := self._pinner.find_uids(pid) - {self._pinner.policy.may_end}:
             return f"it runs as uid {min(others)}"
         return ""

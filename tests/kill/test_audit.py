@@ -80,7 +80,7 @@ def test_a_fifo_neither_blocks_nor_swallows_a_line(audit: Audit, reader: bool) -
     assert problem is not None
     assert str(audit.path) in problem
     if other_end is not None:
-        assert "no ordinary file" in problem
+        assert "not a regular file" in problem
         os.close(other_end)
 
 

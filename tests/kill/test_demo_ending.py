@@ -35,8 +35,8 @@ def test_the_rows_of_the_viewers_processes_go_and_only_theirs() -> None:
     def end(*chosen: KillTarget) -> str:
         return ender.end(chosen)
 
-    assert end(targets[STRAY_PID]) == "demo: nothing was signalled; its row is removed"
-    assert end(targets[LEFTOVER_PID], targets[RUN_PID]) == "demo: nothing was signalled; 2 rows are removed"
+    assert end(targets[STRAY_PID]) == "demo: no signal was sent; its row was removed"
+    assert end(targets[LEFTOVER_PID], targets[RUN_PID]) == "demo: no signal was sent; 2 rows were removed"
     assert end(other) == "it belongs to ada, and gpuwatch signals only your own processes"
     clock.now += 0.5
     after = source.next(0.0)
@@ -74,7 +74,7 @@ def test_real_processes_under_the_demos_pids_outlive_the_demo(own_home: Path) ->
     with Terminal(command, columns=120, rows=40, env=dict(os.environ)) as terminal:
         terminal.wait_for("GPU 1 nearly full")
         terminal.send("mK")
-        terminal.wait_for("nothing was signalled")
+        terminal.wait_for("no signal was sent")
         terminal.send("q")
         terminal.wait_for(f"exit code 0 alive {' '.join(map(str, meant))}")
     assert not (own_home / "state").exists()

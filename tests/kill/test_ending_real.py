@@ -93,7 +93,7 @@ def test_a_deaf_training_is_killed_only_when_asked(pinner: Pinner, deaf: GpuHold
     clock.now += 3600
     look(ending)
     for sig in (signal.SIGINT, signal.SIGTERM):
-        with pytest.raises(ValueError, match="no harder than SIGTERM"):
+        with pytest.raises(ValueError, match="not stronger than SIGTERM"):
             ending.send(sig)
     assert ending.asks_again
     assert deaf.alive()
@@ -198,7 +198,7 @@ def test_a_check_that_cannot_be_made_is_told(pinner: Pinner, deaf: GpuHolder) ->
     future.set_exception(NoThreadError("no more threads"))
     ending = Ending(pinner, target_of(deaf), Snapshot(), submit=lambda call: future)
     assert look(ending) is KillState.OVER
-    assert ending.message == "gpuwatch failed at it: no more threads"
+    assert ending.message == "gpuwatch failed: no more threads"
 
 
 def test_nothing_of_a_demo_is_ended(pinner: Pinner, deaf: GpuHolder) -> None:
@@ -288,7 +288,7 @@ def test_a_process_of_somebody_else_in_a_run_is_left_out(tmp_path: Path) -> None
     with RealRun(ranks=1, workers=1, odd=SOMEBODY_ELSE) as run:
         ending = signalled(a_pinner(tmp_path, dev=run.dev), run, signal.SIGKILL)
         (odd,) = run.of("odd")
-        assert ending.notes == (f"not touched: PID {odd}, it runs as uid {SOMEBODY_ELSE}",)
+        assert ending.notes == (f"not signalled: PID {odd}, it runs as uid {SOMEBODY_ELSE}",)
         assert at_its_end(ending).over
         assert run.alive() == {odd}
         assert odd not in run.heard()
@@ -321,7 +321,7 @@ def test_no_room_for_one_more_handle_refuses_a_run_and_leaks_none(tmp_path: Path
         pinner = a_pinner(tmp_path, dev=run.dev, open_pidfd=few)
         ending = Ending(pinner, rank_target(run), run.snapshot(), whole_run=True)
         look(ending)
-        assert "more processes than gpuwatch can hold on to" in ending.message
+        assert "gpuwatch cannot end so many processes" in ending.message
         assert run.heard() == {}
     for handle in opened:
         with pytest.raises(OSError, match="Bad file descriptor"):

@@ -64,7 +64,7 @@ def test_the_dashboard_says_so_and_goes_on(driver: Driver, home: Path, training:
         limit(terminal.process.pid, reached=True)
         for _ in range(2):  # the second asks a thread that was never started
             terminal.send("K")
-            terminal.wait_for(lambda one: f"gpuwatch failed at it: {NO_MORE}" in unwrapped(one))
+            terminal.wait_for(lambda one: f"gpuwatch failed: {NO_MORE}" in unwrapped(one))
             terminal.wait_for("▌ Close ▐")
             terminal.send("\r")
             terminal.wait_for(lambda one: "End process" not in one.text and "Close" not in one.text)

@@ -136,7 +136,7 @@ async def test_detail_lives_and_tells_when_the_process_is_gone() -> None:
 
 async def test_detail_of_a_process_that_no_frame_has() -> None:
     async with shown(DetailScreen(("GPU-x", 1, 1), frame_of(a_snapshot())), (60, 10)) as (app, pilot):
-        assert "on no GPU any more" in text(app)
+        assert "no longer on a GPU" in text(app)
         await pilot.press("K", "q")
         assert app.asked == []
 
@@ -214,7 +214,7 @@ def told(one: Process) -> dict[str, str]:
         ({"peer": "10.0.0.5:29500"}, "", "connected to", "10.0.0.5:29500"),
         ({"run": RANK}, "", "run", "train.py · torchrun · rank 3 of 8 · began with 9"),
         ({"run": WORKER}, "", "run", "train.py · worker of 8 · its run has ended"),
-        ({"words": "its environment is not ours to read"}, "", "not read", "its environment is not ours to read"),
+        ({"words": "no permission to read its environment"}, "", "not read", "no permission to read its environment"),
     ],
 )
 def test_each_place_has_a_word_in_the_list_and_a_line_in_the_detail(

@@ -252,7 +252,7 @@ def process_page(
     frame = graphs.frame
     if not held:
         title = graphs.title(f"process {key[1]}")
-        return SheetPage(title, (), notice="This process is on no GPU any more.", over=True)
+        return SheetPage(title, (), notice="This process is no longer on a GPU.", over=True)
     is_there = seen is frame.snapshot
     strays = [stray for stray in strays_of(frame, options).strays if stray.key == held[0].process.key]
     role: Role = "warning"
