@@ -1,6 +1,6 @@
 """Contradictions between what a process declares and where NVML lists its memory, which is certain.
 
-The sampler corrects the declarations of every sample, and imports no reader of declarations for it.
+The sampler corrects the declarations in every sample, without importing any reader of declarations.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gpuwatch.model.snapshot import Declared, Gpu, Knowledge, Order
 
 
 class HeldGpus(NamedTuple):
-    """GPUs on which NVML lists a process with memory, and what may number its GPUs anew."""
+    """GPUs on which NVML lists a process with memory, and whether something else may number its GPUs."""
 
     gpus: frozenset[str] = frozenset()
     """UUIDs."""
@@ -26,7 +26,7 @@ class HeldGpus(NamedTuple):
 
 
 def without_contradicted(declared: Declared, listed: HeldGpus, gpus: Sequence[Gpu]) -> Declared:
-    """Correct what a process is said to see, and its limits, where NVML lists it on other GPUs: NVML is certain.
+    """Correct the visible GPUs and the limits of a process that NVML lists on other GPUs: NVML is certain.
 
     A process on a GPU that it is said not to see has another mapping than was read: a script has chosen after CUDA's
     start, or a device cgroup numbers the GPUs. Its limits by ordinal are then not known on any GPU. One for each GPU
@@ -41,7 +41,7 @@ def without_contradicted(declared: Declared, listed: HeldGpus, gpus: Sequence[Gp
     if held <= shown:  # most of them
         return _without_guessed(declared, held)
     outside = ", ".join(f"GPU {gpu.index}" for gpu in gpus if gpu.uuid in held - shown)
-    hides = "was guessed to hide" if seen.order is Order.HEURISTIC else "would hide"
+    hides = "should hide (GPU order guessed)" if seen.order is Order.HEURISTIC else "should hide"
     words = f"its memory is on {outside}, which {_joined(seen.text, seen.where, ' in ')} {hides}"
     sizes = {gpu.memory.total if gpu.mig is not True else gpu.uuid for gpu in gpus if gpu.uuid in held | shown}
     said = declared.declarations
@@ -81,7 +81,7 @@ def _without_guessed(declared: Declared, held: AbstractSet[str]) -> Declared:
     wrong = {name for name, gpus in guessed.items() if gpus and gpus.isdisjoint(held)}
     if not wrong:
         return declared
-    why = "its memory is on another GPU than the one that it was guessed to mean"
+    why = "its memory is not on the GPU that was guessed"
     of = [one.framework or one.channel for one in declared.declarations]
     changed = [
         replace(one, limits={}, why=why, undecided=True) if one.limits and one.effective and name in wrong else one

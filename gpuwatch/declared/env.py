@@ -1,7 +1,7 @@
 """Reader of environment variables and ~/.theanorc that declare a share of GPU memory, and of misspelt names.
 
 /proc/PID/environ contains the variables of the last execve(2). Variables that the program set later are missing there,
-but are in the environment of the children that it has exec'ed, and often in its source. Source: proc_pid_environ(5).
+but are in the environment of the children that it has exec'ed, and often in its source code. See proc_pid_environ(5).
 
 Most variables are rows of `VARIABLES`; those whose value is a list, or depends on other variables, have a function.
 """
@@ -56,7 +56,7 @@ def merge_environment(facts: Facts) -> Environment:
         words = own.of_environment
         readable = ((one.pid, one.environ) for one in facts.ancestors if not isinstance(one.environ, Unread))
         pid, heirs = next(readable, (0, {}))
-        words += f"; that of its parent {pid} was read in its place" if pid else ""
+        words += f"; that of its parent {pid} was read instead" if pid else ""
         inherited = Setting(value=None, where=f"environment of parent {pid}", confidence=Confidence.LIKELY)
         settings = {name: replace(inherited, value=value) for name, value in heirs.items()}
     else:
@@ -165,7 +165,7 @@ VARIABLES = (
     # CUDA.jl docs/src/usage/memory.md: above the soft one it collects garbage, above the hard one it fails.
     Variable("JULIA_CUDA_HARD_MEMORY_LIMIT", "julia", Kind.CAP, sizes.julia),
     Variable("JULIA_CUDA_SOFT_MEMORY_LIMIT", "julia", Kind.GROWTH, sizes.julia),
-    # docs.jax.dev, gpu-memory: XLA heeds it too.
+    # docs.jax.dev, gpu-memory: XLA reads it too.
     Variable(_TF_ALLOCATOR, "tensorflow", Kind.GROWTH, values=_ASYNC),
     Variable(_TF_ALLOCATOR, "jax", Kind.GROWTH, values=_ASYNC),
     # jaxlib/xla_client.py, generate_pjrt_gpu_plugin_options.
@@ -186,7 +186,7 @@ VARIABLES = (
     Variable("RUNAI_NUM_OF_GPUS", "", Kind.GRANT, sizes.positive_fraction, scope=CONTAINER, unless="GPU_PORTION"),
     # genv, enforce/rules/env_memory.py: bytes on each device for all processes of one environment together.
     Variable("GENV_GPU_MEMORY", "", Kind.GRANT, sizes.genv, _EXACT, "genv", "GENV_ENVIRONMENT_ID"),
-    # slurm.schedmd.com/gres.html, "Sharding": how many shards a GPU has stands in gres.conf.
+    # slurm.schedmd.com/gres.html, "Sharding": gres.conf has the number of shards of a GPU.
     Variable("SLURM_SHARDS_ON_NODE", "", Kind.GRANT, None, scope="Slurm job", scope_id="SLURM_JOB_ID"),
 )
 
@@ -292,7 +292,7 @@ def _tensorflow(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
     if _TF_GROWTH in settings and settings[_TF_GROWTH].value != "false":
         candidate = _candidate(settings, _TF_GROWTH, "tensorflow", Kind.GROWTH)
         heeded = settings[_TF_GROWTH].value in ("true", None)
-        yield candidate if heeded else void(candidate, "TensorFlow ignores any text but true and false")
+        yield candidate if heeded else void(candidate, "TensorFlow accepts only true and false")
 
 
 _TORCH = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
@@ -315,7 +315,7 @@ def _torch(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
         candidate = _candidate(settings, name, "torch", Kind.CAP)
         for one in parse_value(candidate, fractions[-1], sizes.fraction) if fractions else ():
             beaten = name == _TORCH[0] and _TORCH[1] in settings
-            yield void(one, f"PyTorch reads {_TORCH[1]} in its place") if beaten else one
+            yield void(one, f"PyTorch reads {_TORCH[1]} instead") if beaten else one
 
 
 _THEANO_START = ("lib.cnmem", "gpuarray.preallocate", "gpuarray__preallocate")
@@ -347,7 +347,7 @@ def _theano(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
     try:
         pairs = [part.strip().partition("=") for part in splitter]
     except ValueError:
-        yield void(candidate, "Theano cannot split it: a quotation is left open")
+        yield void(candidate, "Theano cannot parse it: a quote is not closed")
         return
     options = {key: text for key, equals, text in pairs if equals}
     candidate = replace(candidate, device=_theano_device(options.get("device", "")))
@@ -446,7 +446,7 @@ def _hami(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
 
 # -- misspelt names ---------------------------------------------------------------------------------------------------
 
-# Names that people type, and long enough that one which is nearly the same can only be a slip.
+# Names that people type, and so long that a similar name can only be a typing error.
 _MEANT = sorted(
     {row.name for row in VARIABLES} - {"GPU_PORTION", "RUNAI_NUM_OF_GPUS", "SLURM_SHARDS_ON_NODE", _RASA}
     | {_JAX_FRACTION, _JAX_DEPRECATED, _JAX_ALLOCATOR, _TF_GROWTH, *_TORCH, "THEANO_FLAGS", "TF_FORCE_UNIFIED_MEMORY"}
@@ -485,7 +485,7 @@ def find_misspelt(names: Iterable[str]) -> list[Hint]:
     """
     given = dict.fromkeys(islice(names, _MOST_NAMES))
     slips = ((name, meant) for name in given if (meant := _find_meant(name)) and meant not in given)
-    words = (f"{name} has no effect; {meant} was meant" for name, meant in islice(slips, _MOST_HINTS))
+    words = (f"{name} has no effect; use {meant}" for name, meant in islice(slips, _MOST_HINTS))
     return [Hint(rule="misspelt", words=one) for one in words]
 
 

@@ -21,7 +21,7 @@ from gpuwatch.model.snapshot import Basis, Confidence, Gpu, Health, Hint, Kind, 
 from gpuwatch.model.values import Bytes, Fraction, Gpus, Pattern, Text
 
 CVD = "CUDA_VISIBLE_DEVICES"
-NO_GPU = "it concerns no GPU that the process can see"
+NO_GPU = "it applies to no GPU that the process can see"
 WITHIN = "counted within"
 """Words in the note of visible GPUs that a job or a container numbers."""
 
@@ -67,13 +67,13 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     device: int | str | None = None
     """GPU of the candidate: an ordinal among the visible GPUs, a UUID or its beginning; None for each visible GPU."""
     some_gpu: bool = False
-    """Whether it concerns one GPU that is only known at run time (`args.local_rank`); `device` is None then."""
+    """Whether it applies to one GPU that is known only at run time (`args.local_rank`); `device` is None then."""
     rank: int = 0
     """Among limits of one framework, GPU and scope the highest rank is in effect, among equal ranks the last one."""
     adds: str = ""
     """Candidates with the same text here form a sum: logical devices of one GPU, engines of one process."""
     dynamic: bool = False
-    """Whether it is only known at run time what it comes to: `args.fraction`, or a `value` for each of many objects."""
+    """Whether its value is known only at run time: `args.fraction`, or a `value` for each of many objects."""
     unread: str = ""
     """Why the value is not known, where it is not `dynamic`: its file was not read."""
     lifts: bool = False
@@ -95,7 +95,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """Function or option that selects: `set_visible_devices`, `visible_device_list`, `jax_cuda_visible_devices`."""
     framework: str
     ordinals: tuple[int, ...] | None
-    """Selected ordinals; None where they are only known at run time."""
+    """Selected ordinals; None where they are known only at run time."""
     where: str = ""
     line: int = 0
     text: str = ""
@@ -116,9 +116,9 @@ class ScriptContents(msgspec.Struct, frozen=True, kw_only=True):
     dotenv: bool = False
     """Whether it calls `load_dotenv()`, which sets variables from a file."""
     unread: str = ""
-    """Code that it runs and that is not read: "it runs other code: exec(…) at line 3"."""
+    """Code that it runs and gpuwatch does not read: "it runs other code: exec(…) at line 3"."""
     changes: str = ""
-    """Code that may change what else declares, variables too: "exec(…) at line 3"."""
+    """Code that may change other declarations and variables: "exec(…) at line 3"."""
     error: str = ""
     """Why the source could not be parsed; empty where it could."""
 
@@ -126,13 +126,15 @@ class ScriptContents(msgspec.Struct, frozen=True, kw_only=True):
 class Share(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Agreement in gpuwatch.toml: the memory that a user or a command may take on some GPUs."""
 
-    user: Annotated[Text, Meta(min_length=1, description="a name or a uid; left out: anybody", examples=['"ada"'])] = ""
+    user: Annotated[
+        Text, Meta(min_length=1, description="a user name or a uid; if omitted: anybody", examples=['"ada"'])
+    ] = ""
     command: Annotated[
         Pattern,
-        Meta(description="a regular expression, searched in the command line; left out: any", examples=['"train"']),
+        Meta(description="a regular expression to find in the command line; if omitted: any", examples=['"train"']),
     ] = ""
-    gpus: Annotated[Gpus, Meta(description='or [0, 2], or "GPU-8932"; left out: each', examples=["2"])] = msgspec.field(
-        default=(), name="gpu"
+    gpus: Annotated[Gpus, Meta(description='or [0, 2], or "GPU-8932"; if omitted: all', examples=["2"])] = (
+        msgspec.field(default=(), name="gpu")
     )
     share: Annotated[Fraction, Meta(description='or memory = "20GiB"', examples=["0.4"])] | None = None
     memory: Annotated[Bytes, Meta(ge=MIB, description="instead of share")] | None = None
@@ -164,7 +166,7 @@ def format_path(path: str) -> Clean:
 def parse_value(candidate: Candidate, value: str | None, reads: Parser) -> list[Candidate]:
     """Return a candidate with its parsed value: one for each GPU that the value names, none where it is switched off.
 
-    The value None is only known at run time; an unreadable value makes the candidate void.
+    The value None is known only at run time; an unreadable value makes the candidate void.
     """
     if value is None:
         return [replace(candidate, dynamic=True)]
@@ -215,28 +217,28 @@ class Unread(StrEnum):
     MOVED = "moved"
     """It was found by a relative path, and the process has changed its working directory since."""
     CHANGED = "changed"
-    """It was changed while the process started, which may have opened the one before."""
+    """It was changed while the process started; the process may have opened the previous version."""
     FAILED = "failed"
-    """Reading failed: too large, no ordinary file, no answer in time, no such file."""
+    """Reading failed: too large, no regular file, no answer in time, no such file."""
 
     @property
     def of_environment(self) -> str:
         """Words for an environment that was not read."""
         return {
-            Unread.DENIED: "its environment is not ours to read",
-            Unread.OVERWRITTEN: "its environment was overwritten by a title of its own",
+            Unread.DENIED: "no permission to read its environment",
+            Unread.OVERWRITTEN: "its process title overwrote its environment",
             Unread.ENDED: "it ended while its environment was read",
-            Unread.TOO_LONG: "its environment is too long to be read",
+            Unread.TOO_LONG: "its environment is too long to read",
         }.get(self, "its environment could not be read")
 
     @property
     def of_file(self) -> str:
         """Words for a file that was not read."""
         if self is Unread.MOVED:
-            return "is not known: its folder has changed, and another file has the same path"
+            return "may be another file: the working directory has changed"
         if self is Unread.CHANGED:
-            return "is not known: it was changed just after the start"
-        return "is not ours to read" if self is Unread.DENIED else "could not be read"
+            return "was changed while the process started"
+        return "cannot be read: no permission" if self is Unread.DENIED else "could not be read"
 
 
 class MigFacts(msgspec.Struct, frozen=True, kw_only=True):

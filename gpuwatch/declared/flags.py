@@ -8,8 +8,8 @@ merge keys, with which 400 bytes can fill any memory; here a file is read line b
 
 A flag counts on the command line of its own program. Where that uses argparse, a beginning that no other flag of it
 has counts too: `--gpu-memory-util`; a shorter one (`--mem`) is possible. As in argparse and click, the last of equal
-flags counts. On any other command line a word of `SHARE_WORDS` with a value is possible: what comes of it is decided in
-code that is not read.
+flags counts. On any other command line a word of `SHARE_WORDS` with a value is possible: code that
+is not read decides what it does.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ def parse_flat_yaml(text: str) -> dict[str, tuple[int, str]]:
             continue
         if line[0] in " \t" or line == "-" or line.startswith("- "):
             if not nested:
-                raise ValueError(f"line {number} belongs to nothing that it is known to belong to")
+                raise ValueError(f"line {number} belongs to no known key")
             continue
         match = _KEY.fullmatch(line)
         if match is None:
-            raise ValueError(f"line {number} is no key with a value")
+            raise ValueError(f"line {number} is not a key with a value")
         value = (match[4] or "").strip()
         nested = not value or value[0] in "|>#"
         key = next(key for key in match.groups()[:3] if key is not None)
@@ -67,12 +67,12 @@ def _scalar(value: str, number: int) -> str:
     if value[0] in "\"'":
         quoted = _QUOTED.fullmatch(value)
         if quoted is None:
-            raise ValueError(f"line {number} has a quotation that is left open, or an escape in it")
+            raise ValueError(f"line {number} has an open quote or an escape")
         return quoted[1] if quoted[1] is not None else quoted[2].replace("''", "'")
     plain = re.split(r"[ \t]#", value, maxsplit=1)[0].rstrip()
     closing = {"{": "}", "[": "]"}.get(plain[0])
     if plain[0] in "&*!%@`" or (closing is not None and not plain.endswith(closing)):
-        raise ValueError(f"line {number} is more than a value")
+        raise ValueError(f"line {number} is not a plain value")
     return plain
 
 
@@ -285,9 +285,9 @@ def candidates(
         given[flag] = _read(flag, name, value, text, where)
     if config is not None:
         given = {**dict(_read_config(config, dict(table), given)), **given}
-    why = f"{_NO_POOL} makes no pool" if any(_NO_POOL in word for word in started.arguments) else ""
+    why = f"{_NO_POOL} switches the pool off" if any(_NO_POOL in word for word in started.arguments) else ""
     if any(_VLLM_CACHE in flag.names and several and not several[0].void for flag, several in given.items()):
-        why = f"vLLM ignores it beside {_VLLM_CACHE}"
+        why = f"vLLM ignores it if {_VLLM_CACHE} is given"
     return [
         void(one, why) if why and (flag.margin is Margin.BUDGET or flag.program == "spark") else one
         for flag, several in given.items()
@@ -296,7 +296,7 @@ def candidates(
 
 
 def _possible(arguments: Sequence[str], where: str) -> Iterable[Candidate]:
-    """Return a candidate for each word of a share with a value, of equal words the last: what uses it is not known."""
+    """Return a candidate for each word of a share with a value, of equal words the last: its use is not known."""
     by_word: dict[str, Candidate] = {}
     for argument, following in zip(arguments, [*arguments[1:], ""], strict=False):
         for match in _GIVEN.finditer(argument[:_LONGEST]):
@@ -312,7 +312,7 @@ def _possible(arguments: Sequence[str], where: str) -> Iterable[Candidate]:
                 text=format_excerpt(text),
                 kind=kind,
                 confidence=Confidence.POSSIBLE,
-                condition="if its code uses it so",
+                condition="if its code uses it this way",
             )
             for one in parse_value(candidate, value, parse)[:1]:
                 by_word.pop(word, None)
@@ -335,7 +335,7 @@ def _read_config(
             if name not in table:
                 continue
             if not value or value[0] in "[{":
-                raise ValueError(f"line {line} is more than a value")
+                raise ValueError(f"line {line} is not a plain value")
             made = _read(table[name], name, value, f"{key}: {value}", config.path)
             sure = file_confidence(table[name].confidence, config)
             yield table[name], [replace(one, line=line, confidence=sure) for one in made]
@@ -345,7 +345,7 @@ def _read_config(
             doubt = {"confidence": Confidence.POSSIBLE, "condition": f"unless {config.path} has {_VLLM_CACHE[2:]}"}
             given[table[name]] = [replace(one, **doubt) for one in given[table[name]]]
         elif table[name] not in given:
-            words = f"{config.path} was named and not read: {error}"
+            words = f"{config.path} was not read: {error}"
             named = _candidate(table[name], _CONFIG, f"{_CONFIG} {config.path}", "command line")
             yield table[name], [replace(named, dynamic=True, unread=clean(words, 2 * SHOWN))]
 
@@ -398,4 +398,4 @@ def _read(flag: Flag, name: str, value: str | None, text: str, where: str) -> li
     if name not in flag.names:
         words = f"if {name} means {flag.names[0]}"
         candidate = replace(candidate, confidence=Confidence.POSSIBLE, condition=words)
-    return [void(candidate, "it was given no value")] if value is None else parse_value(candidate, value, flag.parse)
+    return [void(candidate, "it has no value")] if value is None else parse_value(candidate, value, flag.parse)

@@ -44,7 +44,7 @@ NAMES: Mapping[str, str] = {
 _CERTAIN, _LIKELY = Confidence.CERTAIN, Confidence.LIKELY
 
 _LIBRARIES = {
-    # The CUDA halves of PyTorch: a build for the CPU alone has neither.
+    # The CUDA parts of PyTorch: a build for CPUs has neither.
     "torch": ("libtorch_cuda", "libc10_cuda"),
     "tensorflow": ("libtensorflow", "_pywrap_tensorflow"),
     # JAX loads the plugin when it starts on a GPU; up to 0.4.30 everything was in one library.
@@ -80,7 +80,7 @@ _IMPORTS = {
     "dask_cuda": "dask",
     "llama_cpp": "llama.cpp",
 }
-"""Framework of each package with another name. Keras alone identifies no framework: it has three backends."""
+"""Framework of each package with another name. Keras identifies no framework: it has three backends."""
 
 _ON_HOST = """
     numpy scipy pandas polars sklearn skimage PIL matplotlib seaborn plotly tqdm rich yaml toml tomli h5py zarr pyarrow
@@ -115,7 +115,7 @@ _ON_GPU_IF["cv2"] = re.compile(rb"cv2\.cuda|\bcuda_[A-Z]|DNN_\w+_CUDA")
 PACKAGES = frozenset(_IMPORTS).union(_ON_HOST.split(), _PACKAGES.split(), _OTHERS)
 """Packages that many scripts import, and that limit no memory unless the script asks for it."""
 _NOT_TORCH = {one for one in _IMPORTS if _IMPORTS[one] != "torch"}.union(_ON_HOST.split(), sys.stdlib_module_names)
-"""Packages that do not use PyTorch beside vLLM."""
+"""Packages that do not use PyTorch in a program with vLLM."""
 
 IMPLIED = {
     **dict.fromkeys(("vllm", "sglang", "tensorrt-llm", "lmdeploy", "tgi"), "torch"),
@@ -138,16 +138,18 @@ def others(packages: Iterable[str], source: bytes) -> tuple[str, ...]:
 
 
 def allocators(frameworks: Iterable[str], facts: Facts) -> list[str]:
-    """Return the allocators that may take memory of a GPU, but for a framework that has chosen to see no GPU.
+    """Return the allocators that may take memory of a GPU, except those of frameworks that chose to see no GPU.
 
     Programs for JAX hide the GPUs from TensorFlow, which reads their data: `set_visible_devices([], "GPU")`. A script
-    that makes a vLLM engine, and may use PyTorch besides, has vLLM too: its share limits the engine alone.
+    that creates a vLLM engine, and may also use PyTorch itself, has vLLM too: its share limits only the engine.
     """
     last = {one.framework: one.ordinals for one in facts.contents.selections}
     using = [name for name in frameworks if name in _OWN_ALLOCATOR and last.get(name) != ()]
     imports, libraries = facts.contents.imports, facts.libraries
-    beside = not _NOT_TORCH.issuperset(imports) or facts.contents.unread or (facts.script and facts.script.modules)
-    if beside and "vllm" in imports and find_program(facts.argv) is None:
+    may_use_torch = (
+        not _NOT_TORCH.issuperset(imports) or facts.contents.unread or (facts.script and facts.script.modules)
+    )
+    if may_use_torch and "vllm" in imports and find_program(facts.argv) is None:
         using.append("vllm")
     mapped = () if isinstance(libraries, Unread) else libraries
     starts = [start for start in _OTHERS if start.startswith(("lib", "_"))]
@@ -159,7 +161,7 @@ def identify(facts: Facts) -> dict[str, Confidence] | None:
     """Return the ids of a process's frameworks, each with its confidence; None where they are unknown. Never raises.
 
     The mapped libraries decide: a framework whose library is not mapped is not used. Programs that are known by a
-    command line, the process's or an ancestor's, count too: they may be linked statically or hold the GPU in another
+    command line, the process's or an ancestor's, count too: they may be linked statically or use the GPU in another
     process. The script's imports count where no library of any framework is mapped (yet). None means that no framework
     can be excluded: the libraries cannot be read, or CUDA's library is not mapped yet, and there is no other evidence.
     """
@@ -189,7 +191,7 @@ def _from_libraries(facts: Facts) -> dict[str, Confidence]:
     # All beginnings in one search: of some 300 libraries a handful identifies a framework.
     telling = [one for one in facts.libraries if one.startswith(_STARTS)]
     found = {name: _CERTAIN for name, starts in _LIBRARIES.items() if any(one.startswith(starts) for one in telling)}
-    # Beside a framework that is on the GPU, JAX's XLA_PYTHON_CLIENT_MEM_FRACTION says nothing of what is held there.
+    # If another framework is on the GPU, JAX's XLA_PYTHON_CLIENT_MEM_FRACTION does not limit the memory held there.
     if not found and any(one.startswith(_JAX_ON_CPU) for one in facts.libraries):
         found["jax"] = _LIKELY
     return found
@@ -202,15 +204,15 @@ _DEFAULTS: Mapping[str, tuple[float | None, Basis, str]] = {
     # xla_gpu_allocator_config.h; 0.9 of what is free before jaxlib 0.4.1.
     "jax": (0.75, Basis.TOTAL, "0.75 of the GPU"),
     # gpu_device.cc, MinSystemMemory: what is free, less 225 MiB to 1800 MiB.
-    "tensorflow": (None, Basis.NONE, "almost all that is free"),
+    "tensorflow": (None, Basis.NONE, "almost all free memory"),
     # vllm/config/cache.py; 0.9 up to vLLM 0.19.
     "vllm": (0.92, Basis.TOTAL, "0.92 of the GPU (0.9 before vLLM 0.20)"),
     # sglang/srt/server_args.py.
-    "sglang": (None, Basis.FREE_AT_START, "most of what is free, by the size of the GPU"),
+    "sglang": (None, Basis.FREE_AT_START, "most free memory, depending on the GPU's size"),
     # nvidia.github.io/TensorRT-LLM, KvCacheConfig.
-    "tensorrt-llm": (0.9, Basis.FREE_AFTER_LOAD, "0.9 of what is free after loading, for its cache"),
+    "tensorrt-llm": (0.9, Basis.FREE_AFTER_LOAD, "0.9 of the memory free after loading, for its cache"),
     # lmdeploy/messages.py.
-    "lmdeploy": (0.8, Basis.FREE_AFTER_LOAD, "0.8 of what is free after loading, for its cache"),
+    "lmdeploy": (0.8, Basis.FREE_AFTER_LOAD, "0.8 of the memory free after loading, for its cache"),
     # text-generation-inference/launcher/src/main.rs.
     "tgi": (1.0, Basis.TOTAL, "all of the GPU"),
     # server/src/command_line_parser.cc; tensorflow_backend: growth.
@@ -235,7 +237,7 @@ def defaults(frameworks: Iterable[str]) -> list[Candidate]:
     ]
 
 
-# -- what comes on top of what a framework counts ---------------------------------------------------------------------
+# -- memory that a framework does not count itself --------------------------------------------------------------------
 
 _RUNTIME = re.compile(r"lib(?:cudart|nvrtc-builtins)(?:-[0-9a-f]+)?\.so\.([0-9]{1,2})\.([0-9]{1,2})(\.[0-9]+)?")
 

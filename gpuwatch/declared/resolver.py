@@ -5,7 +5,7 @@ limited to the lowest of their candidates; frameworks with separate allocators t
 fifths for PyTorch make three fifths. Where the process uses a framework that nothing limits, or another package with
 an allocator of its own, the others limit only themselves. The lowest of that and of the layers below the frameworks
 (MPS, HAMi, an agreement) is the limit. A limit that several processes share (a container, an agreement) is kept apart
-from the limit of the process alone.
+from the limit of one process.
 
 A candidate for a framework that the process does not use is excluded first: a variable for JAX limits no PyTorch job.
 A declaration without a limit (start sizes, caches, reserves, growth, defaults) is a label and never in `limits`.
@@ -159,7 +159,7 @@ _Rivals: TypeAlias = tuple[str, str, str]
 def find_limits(evaluations: Sequence[Evaluation], using: Collection[str]) -> dict[_Scope, _Parts]:
     """Return the parts of the limit of each scope on each GPU, and set on which GPUs an evaluation is a part of it.
 
-    `using` are the allocators that the process uses; one of them that nothing limits may take any amount. A framework
+    `using` are the allocators that the process uses; an allocator without a limit may take any amount. A framework
     that is one of them does not share that of another.
     """
     rivals: defaultdict[_Rivals, list[Evaluation]] = defaultdict(list)
@@ -172,17 +172,17 @@ def find_limits(evaluations: Sequence[Evaluation], using: Collection[str]) -> di
         for one in parts:
             one.on.add(gpu)
             if one is not parts[0]:
-                one.why = f"it adds to {short_name(parts[0], one)}: each has an allocator of its own"
+                one.why = f"it adds to {short_name(parts[0], one)}: each has its own allocator"
     for evaluation in evaluations:
         others = [gpu for gpu in evaluation.limits if gpu not in evaluation.on and not evaluation.possible]
         why = _explain_loss(evaluation, others, best, least, unlimited) if others else ""
         if others and evaluation.on:
-            evaluation.why = evaluation.why or f"elsewhere {why or 'it limits its framework alone'}"
+            evaluation.why = evaluation.why or f"elsewhere {why or 'it limits only its framework'}"
         elif others:
             evaluation.why = why
             if not why:
                 own, other = evaluation.candidate.framework, unlimited[evaluation.candidate.scope, others[0]]
-                evaluation.why = f"it limits {frameworks.NAMES[own]} alone: {other} may take any amount"
+                evaluation.why = f"it limits only {frameworks.NAMES[own]}: {other} may take any amount"
                 evaluation.limits, evaluation.undecided = {}, True
     return least
 
@@ -200,10 +200,10 @@ def _least(
         elif gpu not in one.lifted:
             layers[scope, gpu].append((one,))
     unlimited: dict[_Scope, str] = {}
-    alone = [name for name in using if name != "vllm"]  # without a limit it is PyTorch's that counts
+    single = [name for name in using if name != "vllm"]  # without a limit it is PyTorch's that counts
     for (scope, gpu), families in allocators.items():
         found: dict[str, Evaluation | None] = {}  # the lowest that share an allocator; None where none has a number
-        for name in (*families, *alone):
+        for name in (*families, *single):
             limited = (one for one in families.get(name, ()) if gpu not in one.lifted)
             found[name] = min(limited, key=lambda one: _order((one,), gpu), default=None)
         largest = sorted((one for one in found.values() if one is not None), key=lambda one: -one.limits[gpu])
@@ -234,7 +234,7 @@ def _winner(evaluations: Sequence[Evaluation], gpu: str) -> Evaluation | None:
     """
     may_hold: list[Evaluation] = []
     for one in sorted(evaluations, key=lambda one: (one.candidate.rank, one.place), reverse=True):
-        if may_hold:  # may it be in effect although the last one comes before it?
+        if may_hold:  # may it be in effect although the last one takes precedence?
             last = may_hold[-1].candidate
             same = bool(last.framework and last.line and last.rank == one.candidate.rank)
             if last.confidence not in (*UNSURE, Confidence.POSSIBLE) and not same:
@@ -258,7 +258,7 @@ def _explain_loss(
     least: Mapping[_Scope, _Parts],
     unlimited: Mapping[_Scope, str],
 ) -> str:
-    """Return why a candidate is not the limit on these GPUs; empty where it is that of its framework alone."""
+    """Return why a candidate is not the limit on these GPUs; empty where it limits only its framework."""
     candidate = evaluation.candidate
     for gpu in gpus:
         winner = best[candidate.scope, gpu, evaluation.rival]
@@ -267,14 +267,14 @@ def _explain_loss(
             if winner.possible or (winner.candidate.lifts and winner.candidate.rank == candidate.rank):
                 return f"{name} may allow more"
             later = (evaluation.candidate.rank, evaluation.place) >= (winner.candidate.rank, winner.place)
-            return f"it may not be in effect, and {name} allows more" if later else f"{name} comes before it"
+            return f"it may not be in effect, and {name} allows more" if later else f"{name} takes precedence"
     parts = least.get((candidate.scope, gpus[0]))
     if parts is None or (candidate.framework and (candidate.scope, gpus[0]) in unlimited):
         return ""
     limit, own, name = _sum_bytes(parts, gpus[0]), evaluation.limits[gpus[0]], short_name(parts[0], evaluation)
     if candidate.confidence in UNSURE and limit > own:
         return f"it may not be in effect, and {name} allows more"
-    return f"{name} is less{'' if limit < own else ' than what its frameworks may take together'}"
+    return f"{name} is less{'' if limit < own else 'than its frameworks may take together'}"
 
 
 def short_name(winner: Evaluation, loser: Evaluation) -> str:
@@ -286,11 +286,11 @@ def short_name(winner: Evaluation, loser: Evaluation) -> str:
 
 
 _LABELS = {
-    Kind.START: "a start size is no limit: more may be taken",
-    Kind.CACHE: "a part of what is free is no limit",
-    Kind.RESERVE: "says what is left free, not what is taken",
-    Kind.GROWTH: "memory is taken as it is needed; no limit",
-    Kind.COMPUTE: "a part of the SMs says nothing of memory",
+    Kind.START: "a start size is not a limit: it may take more",
+    Kind.CACHE: "a part of the free memory is not a limit",
+    Kind.RESERVE: "says how much to leave free, not how much to take",
+    Kind.GROWTH: "memory is taken as needed, without a limit",
+    Kind.COMPUTE: "limits SMs, not memory",
     Kind.DEFAULT: "a default is not a declaration",
 }
 
@@ -378,7 +378,7 @@ def _telling_ancestors(facts: Facts) -> list[RelatedProcess]:
 
 
 def _selections(facts: Facts, environment: Environment, used: Mapping[str, Confidence] | None) -> Sequence[Selection]:
-    """Return the selections among the visible GPUs: JAX's variable, which JAX alone reads, then those of the script."""
+    """Return the selections among the visible GPUs: JAX's variable, which only JAX reads, then those of the script."""
     selections = facts.contents.selections
     setting = environment.settings.get(_JAX_VISIBLE)
     if setting is None or setting.value == "all" or not used or "jax" not in used:
@@ -463,7 +463,7 @@ def _exclude(evaluations: Sequence[Evaluation], used: Mapping[str, Confidence] |
         # gpu_device.cc, SingleVirtualDeviceMemoryLimit: the reserve is applied in the place of the fraction.
         replaced = candidate.framework == "tensorflow" and candidate.kind is Kind.CAP and candidate.basis is Basis.TOTAL
         if evaluation.applies and replaced and "tensorflow" in reserved:
-            evaluation.exclude("TF_DEVICE_MIN_SYS_MEMORY_IN_MB takes its place")
+            evaluation.exclude("TF_DEVICE_MIN_SYS_MEMORY_IN_MB replaces it")
 
 
 def _locate(evaluation: Evaluation, selected: visible_devices.DeviceSet, gpus: Sequence[GpuFacts]) -> None:
@@ -486,7 +486,7 @@ def _locate(evaluation: Evaluation, selected: visible_devices.DeviceSet, gpus: S
         evaluation.limit_confidence(Confidence.GUESS)
         if any(target.total is not None and evaluation.limits.get(target.gpu, 0) > target.total for target in targets):
             perhaps = visible_devices.targets(None, seen, gpus)
-            evaluation.leave_undecided("it is more than the GPU has that it was guessed to mean", perhaps)
+            evaluation.leave_undecided("it is more than the guessed GPU has", perhaps)
 
 
 def _bytes_by_gpu(candidate: Candidate, targets: Iterable[visible_devices.TargetGpu]) -> dict[str, int]:
@@ -503,7 +503,7 @@ def _bytes_by_gpu(candidate: Candidate, targets: Iterable[visible_devices.Target
 
 
 def _explain_rest(evaluations: Sequence[Evaluation]) -> None:
-    """Set the reason of candidates that are in effect and limit nothing."""
+    """Set the reason for candidates that are in effect but limit nothing."""
     sizes = (*LIMITS, Kind.CACHE, Kind.START)
     said = {
         one.candidate.framework for one in evaluations if (one.applies or one.undecided) and one.candidate.kind in sizes
@@ -515,7 +515,7 @@ def _explain_rest(evaluations: Sequence[Evaluation]) -> None:
         if not evaluation.applies or evaluation.limits or evaluation.why:
             continue
         if candidate.kind is Kind.START and started[candidate.framework] is not evaluation:
-            evaluation.exclude(f"{short_name(started[candidate.framework], evaluation)} comes before it")
+            evaluation.exclude(f"{short_name(started[candidate.framework], evaluation)} takes precedence")
         elif candidate.kind is Kind.DEFAULT and candidate.framework in said:
             evaluation.exclude("something else was declared")
         elif candidate.kind is Kind.DEFAULT and not perhaps.isdisjoint(("", candidate.framework)):
@@ -527,7 +527,7 @@ def _explain_rest(evaluations: Sequence[Evaluation]) -> None:
         elif candidate.lifts:
             evaluation.why = "it sets no limit"
         elif candidate.dynamic:
-            evaluation.why = "its value is only known at run time"
+            evaluation.why = "its value is known only at run time"
         else:
             evaluation.exclude(NO_GPU)
 
@@ -558,7 +558,7 @@ def _declaration(evaluation: Evaluation) -> Declaration:
 
 
 def _knowledge(facts: Facts, environment: Environment) -> tuple[Knowledge, str]:
-    """Return whether everything could be read, and a text about what could not.
+    """Return whether everything could be read, and a text about the parts that could not.
 
     The rest of a command line that is too long may contain a limit; of the ancestors only programs count whose options
     can declare a share.
@@ -567,22 +567,22 @@ def _knowledge(facts: Facts, environment: Environment) -> tuple[Knowledge, str]:
     if facts.script is not None and isinstance(facts.script.contents, Unread):
         words.append(f"{facts.script.path} {facts.script.contents.of_file}")
     elif facts.script is not None and facts.contents.error:
-        words.append(f"{facts.script.path} could not be understood: {facts.contents.error}")
+        words.append(f"{facts.script.path} could not be parsed: {facts.contents.error}")
     long = [
         f"the command line of parent {one.pid}" for one in facts.ancestors if one.argv_cut and find_program(one.argv)
     ]
     long = ["its command line"] if facts.argv_cut else long
-    words += [f"{one} is too long to be read whole" for one in long[:1]]
+    words += [f"{one} is too long to read in full" for one in long[:1]]
     read = environment.read and not words
     return (Knowledge.READ if read else Knowledge.UNREADABLE), "; ".join(filter(None, (environment.words, *words)))
 
 
 def _unread_words(facts: Facts) -> str:
-    """Return a text about code of a program, and of what its script loads, that is not read."""
+    """Return a text about the code of a program, and code that its script loads, that was not read."""
     unread = facts.unread_code or (flags.find_unread(facts.argv) if facts.script is None else "")
     words = [unread, facts.contents.unread]
     if facts.script is not None and facts.script.edited:
-        words.append(f"{facts.script.path} was changed after the start, and what it was then is not known")
+        words.append(f"{facts.script.path} was changed after the process started")
     if facts.script is not None and facts.script.modules:
         contents, modules = facts.contents, facts.script.modules
         named = ", ".join(modules[:_NAMED]) + (f" and {len(modules) - _NAMED} more" if len(modules) > _NAMED else "")
@@ -592,7 +592,7 @@ def _unread_words(facts: Facts) -> str:
     if facts.contents.dotenv:
         words.append("the variables that load_dotenv() sets are not read")
     if facts.mps or (not isinstance(facts.environ, Unread) and "CUDA_MPS_PIPE_DIRECTORY" in facts.environ):
-        words.append("the limit that an MPS daemon may set cannot be read")
+        words.append("a limit set by an MPS daemon cannot be read")
     return "; ".join(filter(None, words))
 
 

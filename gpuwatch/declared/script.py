@@ -1,6 +1,6 @@
 """Reader of a Python script: an interpreter that finds the shares, variables and GPUs that its code declares.
 
-The script is parsed (`ast`), never imported or run; modules beside it are not parsed. It understands this Python:
+The script is parsed (`ast`), never imported or run; modules that it imports are not parsed. It understands this Python:
 - statements: `if`, `while`, `for`, `with`, `try`, `match`, `return`, `break`, `continue`, `raise`, `sys.exit()`, and
   functions and classes, whose code runs where code that runs calls them by name (this file);
 - names: imports, functions, classes, methods of `self`, and variables with one binding (`script_values`);
@@ -48,7 +48,7 @@ def read_script(source: str | bytes, name: str = "script", variables: Variables 
     """
     raw = source.encode("utf-8", "surrogatepass") if isinstance(source, str) else source
     if script_lines.NOTEBOOK.match(raw) or name.endswith(".ipynb"):
-        return ScriptContents(error="a notebook is no Python source")
+        return ScriptContents(error="a notebook is not Python source")
     packages, runs = script_lines.imported_packages(raw), script_lines.find_call(script_lines.RUNS_CODE, raw)
     more: dict[str, Any] = {
         "others": frameworks.others(packages, raw),
@@ -63,7 +63,7 @@ def read_script(source: str | bytes, name: str = "script", variables: Variables 
         text = source if isinstance(source, str) else source.decode(encoding)
         text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")  # as the parser counts lines
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what the source does oddly: `"\d"`, `1 is 1`
+            warnings.simplefilter("ignore")  # warnings about odd code: `"\d"`, `1 is 1`
             tree = ast.parse(text)
         found = _Walk(tree, ScriptSource(text, name), None if more["dotenv"] else variables).result()
         called = (imported.partition(".")[0] for imported in script_lines.called_imports(raw))
@@ -96,7 +96,7 @@ _When: TypeAlias = ScriptCondition | None
 _LAMBDA = "lambda"
 """Name of all functions without one."""
 _UNCALLED = ScriptCondition("if its function is called", None)
-_MANY = "of each object, and how many are made is not known"
+_MANY = "per object; how many are created is not known"
 
 
 class _Mention(NamedTuple):
@@ -185,7 +185,7 @@ class _Walk:
         selections = [one for one in items if isinstance(one, Selection)]
         hints = [one for one in items if isinstance(one, Hint)]
         if max(len(candidates), len(settings), len(selections), len(hints)) > MOST:
-            words = f"{self._source.name} declares too much; the first {MOST} of each sort were read"
+            words = f"{self._source.name} declares too much; the first {MOST} of each kind were read"
             hints = [Hint(rule="dynamic", words=words), *hints]
         return ScriptContents(
             candidates=tuple(candidates[:MOST]),
@@ -335,7 +335,7 @@ class _Walk:
                 self._assign(node, [target], value, when)
             case ast.AugAssign(target=target, op=ast.BitOr(), value=value):
                 self._add(node, when, patterns.merged_settings, target, value)
-            case ast.AugAssign(target=target):  # what an attribute comes to is not known
+            case ast.AugAssign(target=target):  # the value of an attribute is not known
                 self._assign(node, [target], target if isinstance(target, ast.Attribute) else None, when)
             case ast.Delete(targets=targets):
                 self._assign(node, targets, None, when)
@@ -450,7 +450,7 @@ def _add_up(read: Sequence[tuple[ast.AST, Item]], counted: Mapping[ast.AST, bool
             fields = {"condition": item.candidate.condition or _MANY, "confidence": Confidence.POSSIBLE}
             shown = replace(item.candidate, dynamic=not item.candidate.lifts, **fields)
         elif isinstance(shown, Candidate) and shown.kind is Kind.CAP and shown.framework in objects:
-            alone = shown.lifts or shown.condition or shown.void
-            shown = replace(shown, adds="" if alone else f"{OBJECTS} of {shown.framework}, GPU {shown.device}")
+            single = shown.lifts or shown.condition or shown.void
+            shown = replace(shown, adds="" if single else f"{OBJECTS} of {shown.framework}, GPU {shown.device}")
         items.append(shown)
     return items

@@ -179,12 +179,12 @@ class Site(NamedTuple):
         return tuple(device for one in found for device in (self.current if one == CURRENT else (one,)))
 
     def measure(self, node: ast.expr, *, unit: float = 1, most: float | None = None) -> dict[str, Any]:
-        """Return the fields for a number in a unit; a value that is no number, or outside 0 to `most`, is void."""
+        """Return the fields for a number in a unit; a value that is not a number, or outside 0 to `most`, is void."""
         value = self.value(node)
         if value is UNKNOWN:
             return {"dynamic": True}
         if not is_number(value):
-            return {"void": f"{self.source.format(node)} is no number"}
+            return {"void": f"{self.source.format(node)} is not a number"}
         if value < 0 or (most is not None and value > most):
             return {"void": f"{value:g} is " + ("less than 0" if most is None else f"outside 0 to {most:g}")}
         return {"value": float(value) * unit}
@@ -235,15 +235,15 @@ class MadeObject(NamedTuple):
     candidate: Candidate
     """Its limit; one that lifts limits where it has none."""
     parts: tuple[ast.expr, ...] = ()
-    """Objects and dicts of options that it is made of, which declare nothing besides."""
+    """Objects and dicts of options that it is created from; they declare nothing else."""
 
 
 Item: TypeAlias = Candidate | Selection | Hint | MadeObject | tuple[str, Setting]
 Items: TypeAlias = Iterator[Item]
 
 _BELOW_LIMITS = CODE_RANK - 10
-"""Rank of TensorFlow's fraction, which TensorFlow refuses besides memory limits of logical devices."""
-_UNUSED = "if it is used, of each object that uses it"
+"""Rank of TensorFlow's fraction, which TensorFlow refuses together with memory limits of logical devices."""
+_UNUSED = "per object that uses it, if any"
 """Condition of options that no known call uses."""
 
 
@@ -346,11 +346,11 @@ def _gpu_option(site: Site, name: str, value: ast.expr) -> Items:
     if name == _FRACTION:
         measured = site.measure(value)  # above 1 it means unified memory: more than the GPU has
         if measured.get("value") == 0:
-            measured["void"] = "0 leaves it to TensorFlow"
+            measured["void"] = "0 lets TensorFlow decide"
         fields = {"text": text, "basis": Basis.TOTAL, "rank": _BELOW_LIMITS, **measured}
         yield site.candidate(EACH, name, _TENSORFLOW, Kind.CAP, **fields)
     elif name == "per_process_memory_fraction":
-        words = f"GPUOptions has no {name}; {_FRACTION} is meant"
+        words = f"GPUOptions has no {name}; use {_FRACTION}"
         yield Hint(rule="no effect", words=f"{site.source.name}:{site.node.lineno}: {words}")
     elif name == "allow_growth":
         yield from _growth(site, EACH, value, name, text)
@@ -482,7 +482,7 @@ def _argument(site: Site, call: ast.Call) -> Items:
         if one.framework == "lmdeploy" and isinstance(count, int) and count > 0:
             fields = {"basis": Basis.NONE}  # a whole number is one of blocks
         if one.name == _UTILIZATION and "kv_cache_memory_bytes" in given:
-            fields["void"] = "kv_cache_memory_bytes takes its place"
+            fields["void"] = "kv_cache_memory_bytes replaces it"
         text = site.text(one.name, value)
         yield site.candidate(EACH, one.name, one.framework, one.kind, text=text, margin=one.margin, **fields)
 
@@ -496,7 +496,7 @@ def _made(items: Items, without: Candidate, parts: tuple[ast.expr, ...] = ()) ->
 
 
 def _vllm_engine(site: Site, call: ast.Call) -> Items:
-    """Read `LLM(…)` and `AsyncLLM.from_engine_args(EngineArgs(…))`, each of which makes an engine."""
+    """Read `LLM(…)` and `AsyncLLM.from_engine_args(EngineArgs(…))`, which create an engine each."""
     path, made = site.path(call.func), call
     if path.endswith("from_engine_args"):
         given = site.argument(call, 0, "engine_args")
@@ -510,7 +510,7 @@ def _vllm_engine(site: Site, call: ast.Call) -> Items:
 
 
 def unused_arguments(site: Site, node: ast.expr) -> Items:
-    """Read `gpu_memory_utilization` in a dict, or in a call, of which it is not known how many engines it makes."""
+    """Read `gpu_memory_utilization` in a dict, or in a call that creates an unknown number of engines."""
     if isinstance(node, ast.Call) and site.path(node.func) == LOCAL:
         bases, _ = site.values.symbols.classes.get(getattr(node.func, "id", ""), ([], []))
         if not bases:  # `class Own(LLM)` has what its base has
@@ -639,19 +639,19 @@ def _arena(site: Site, entries: Mapping[str, ast.expr]) -> list[Candidate]:
 
 def _session(site: Site, call: ast.Call) -> Items:
     """Read `InferenceSession(model, providers=[("CUDAExecutionProvider", options)])`; each has an arena of its own."""
-    given, beside = site.argument(call, 2, "providers"), site.argument(call, 3, "provider_options")
+    given, options_list = site.argument(call, 2, "providers"), site.argument(call, 3, "provider_options")
     providers = site.follow(given) if given is not None else call
-    lists = site.follow(beside) if beside is not None else call
+    lists = site.follow(options_list) if options_list is not None else call
     chosen: ast.expr | None = call  # CUDA's options: None for none, the call itself where they are not known
     if given is None or site.path(providers).endswith("get_available_providers()"):
-        chosen = call if beside is not None or site.is_open(call) else None
+        chosen = call if options_list is not None or site.is_open(call) else None
     elif isinstance(providers, ast.List | ast.Tuple):
         for place, provider in enumerate(map(site.follow, providers.elts)):
             pair = provider.elts if isinstance(provider, ast.List | ast.Tuple) and len(provider.elts) == 2 else None
             name, options = pair or (provider, None)
             if site.value(name) == "TensorrtExecutionProvider":
                 return  # TensorRT takes memory of its own, which these options do not limit
-            if beside is not None and options is None and isinstance(lists, ast.List | ast.Tuple):
+            if options_list is not None and options is None and isinstance(lists, ast.List | ast.Tuple):
                 options = dict(enumerate(lists.elts)).get(place)
             if site.value(name) == "CUDAExecutionProvider":
                 chosen = None if options is None and lists is call else site.follow(options or lists)
@@ -685,7 +685,7 @@ def _jax_initialize(site: Site, call: ast.Call) -> Items:
         yield site.selection("local_device_ids", "jax", read_ordinals(site.value(chosen)))
 
 
-# -- what is looked at, by the last part of its name ------------------------------------------------------------------
+# -- readers, by the last part of the name that they read -------------------------------------------------------------
 
 _Reader: TypeAlias = Callable[[Site, ast.Call], Items]
 

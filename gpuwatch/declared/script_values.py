@@ -1,11 +1,11 @@
 """Names and values of a Python source: bindings, constants, conditions and GPUs that are known without running it.
 
 Nothing is imported or called, and every result is bounded: numbers to 1e18, texts to 4 kB, lists to 1000 items. What
-raises, is too large, or is only known at run time (`args.fraction`) is UNKNOWN.
+raises, is too large, or is known only at run time (`args.fraction`) is UNKNOWN.
 
-A name stands for its binding where the whole source, in any function, binds it only once, or always to the same
+A name has the value of its binding where the whole source, in any function, binds it only once, or always to the same
 expression. Where a name has several bindings, is changed in place (`gpus.append(…)`) or may be set by `exec`, a
-parameter or a `from module import *`, it stands for nothing that is known.
+parameter or a `from module import *`, its value is not known.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class SymbolTable:
         self.functions: Counter[str] = Counter()
         """Definitions of each function or method, by its name."""
         self.methods: Counter[str] = Counter()
-        """Definitions of each method alone."""
+        """Definitions of each method."""
         self.classes: dict[str, tuple[list[str], list[str]]] = {}
         """Names of the bases and of the methods of each class."""
         self._open = False
@@ -141,7 +141,7 @@ class SymbolTable:
     def called_function(self, node: ast.expr, inside: str) -> str:
         """Return the function of the source that a call of `node` in class `inside` runs: `main`, `Trainer.fit`.
 
-        An empty text stands for all others, and for a method of an object that is not known.
+        Empty for all other calls, and for a method of an unknown object.
         """
         match node:
             case ast.Name(id=name) if name in self.classes:
@@ -162,7 +162,7 @@ class SymbolTable:
         return ""
 
     def is_ambiguous(self, name: str) -> bool:
-        """Return whether a function's name may stand for something else, too: a parameter, another function."""
+        """Return whether a function's name may also mean something else: a parameter, another function."""
         functions = self.functions[name]
         return len(self._bindings.get(name, ())) > functions or functions - self.methods[name] > 1
 
@@ -176,8 +176,8 @@ class SymbolTable:
     def may_follow(self, node: ast.expr, places: list[_Position] | None) -> bool:
         """Return whether an expression may be computed after one of these places has run.
 
-        At module level, what stands later runs later. In a function that is so for what stands in the same function,
-        and in a loop not at all.
+        At module level, later code runs later. In a function, this holds only for code of the same function; in a loop
+        it never holds.
         """
         if not places:
             return False
@@ -324,16 +324,16 @@ _CONVERSIONS: dict[str, Callable[[Any], object]] = {"int": int, "float": float, 
 
 
 class Unknown(Enum):
-    """Type of UNKNOWN, which stands for a value that is only known at run time."""
+    """Type of UNKNOWN, a value that is known only at run time."""
 
-    UNKNOWN = "only known at run time"
+    UNKNOWN = "known only at run time"
 
 
 UNKNOWN = Unknown.UNKNOWN
 
 
 class _UnknownError(Exception):
-    """Raised for an expression whose value is only known at run time."""
+    """Raised for an expression whose value is known only at run time."""
 
 
 @dataclass(frozen=True)
@@ -347,7 +347,7 @@ class ScriptDevice:
 EACH = ScriptDevice(None)
 """Each visible GPU; as a value, the list of them, or the number of them."""
 SOME = ScriptDevice(None, known=False)
-"""One GPU that is only known at run time."""
+"""One GPU that is known only at run time."""
 CURRENT = ScriptDevice(-1)
 """GPU that CUDA uses at the place of the expression: `"cuda"`."""
 

@@ -40,7 +40,7 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 def parse_number(text: str) -> float:
     """Return a decimal number such as `0.5`, `.5`, `5e-1`; raise ValueError for infinities and NaN."""
     if _DECIMAL.fullmatch(text.strip()) is None:
-        raise ValueError(f"{_excerpt(text)} is no number")
+        raise ValueError(f"{_excerpt(text)} is not a number")
     return float(text)
 
 
@@ -95,7 +95,7 @@ class Bytes(msgspec.Struct, frozen=True):
         end, size = next(((end, size) for end, size in self.units if text.endswith(end)), ("", self.unit))
         digits = text.removesuffix(end)
         if _WHOLE.fullmatch(digits.strip()) is None:
-            raise ValueError(f"{_excerpt(digits)} is no whole number")
+            raise ValueError(f"{_excerpt(digits)} is not a whole number")
         sizes = _bytes(int(digits) * size, text)
         return () if self.off and not sizes[0].value else sizes
 

@@ -130,7 +130,7 @@ def _one_per_gpu_instance(devices: Sequence[_Device], notes: list[str]) -> list[
         first = kept.setdefault(key, device)
         if first is not device:
             notes.append(
-                f"{_excerpt(device.uuid)} is in the same GPU instance as {_excerpt(first.uuid)}: CUDA shows one"
+                f"{_excerpt(device.uuid)} is in the same GPU instance as {_excerpt(first.uuid)}: CUDA shows only one"
             )
     return list(kept.values())
 
@@ -155,12 +155,12 @@ def _read_list(entries: Sequence[str], gpus: Sequence[GpuFacts], notes: list[str
         except ValueError as error:
             last, text = place + 1 == len(entries), entry.strip(_BLANKS)
             if text == "-1":
-                notes += [] if last else ["-1 hides all that follow"]
+                notes += [] if last else ["-1 hides all entries after it"]
             elif text or not last:  # a value that is empty, or ends with a comma, needs no note
-                notes.append(f"{error}" if last else f"{error}, which hides all that follow")
+                notes.append(f"{error}" if last else f"{error}, which hides all entries after it")
             break
         if any(device.uuid == other.uuid for other in devices):
-            notes.append(f"{_excerpt(entry)} is given twice, which hides every GPU")
+            notes.append(f"{_excerpt(entry)} is listed twice, which hides every GPU")
             return []
         devices.append(device)
     return devices
@@ -176,7 +176,7 @@ def _device(entry: str, kind: str, gpus: Sequence[GpuFacts], counted: Sequence[_
     if not kind:
         return _by_ordinal(entry, counted)
     if _kind(entry) != kind:
-        raise _invalid(entry, f"cannot stand in a list of {'GPU' if kind == 'GPU-' else 'MIG'} UUIDs")
+        raise _invalid(entry, f"is not allowed in a list of {'GPU' if kind == 'GPU-' else 'MIG'} UUIDs")
     if kind == "MIG-":
         parts = [_Device(part.uuid, gpu, part) for gpu in gpus if gpu.mig for part in gpu.slices]
         return _unique(entry, [one for one in parts if one.uuid.startswith(entry)])
@@ -189,14 +189,14 @@ def _device(entry: str, kind: str, gpus: Sequence[GpuFacts], counted: Sequence[_
 def _by_ordinal(entry: str, counted: Sequence[_Device]) -> _Device:
     """Return the device at an ordinal: the number at the start of the entry, in base 10, as strtoul reads it."""
     if _kind(entry):
-        raise _invalid(entry, "cannot stand in a list of indices")
+        raise _invalid(entry, "is not allowed in a list of indices")
     number = _NUMBER.match(entry.strip(_BLANKS))
     digits = (number[2].lstrip("0") or "0") if number else ""
     if not number or (number[1] == "-" and digits != "0"):
-        raise _invalid(entry, "is no GPU")
+        raise _invalid(entry, "is not a GPU")
     if len(digits) > _MOST_DIGITS or int(digits) >= len(counted):
         there = {0: "is none", 1: "is one"}.get(len(counted), f"are {len(counted)}")
-        raise ValueError(f"{_excerpt(entry)} is no GPU: there {there}")
+        raise ValueError(f"{_excerpt(entry)} is not a GPU: there {there}")
     device = counted[int(digits)]
     if number.end() == len(entry.strip(_BLANKS)):
         return device
@@ -208,9 +208,9 @@ def _unique(start: str, matches: Sequence[_Device]) -> _Device:
     if len(matches) == 1:
         return matches[0]
     if not matches:
-        raise _invalid(start, "is no GPU")
+        raise _invalid(start, "is not a GPU")
     noun = "MIG instances" if matches[0].instance else "GPUs"
-    raise ValueError(f"{_excerpt(start)} is the start of {'two' if len(matches) == 2 else len(matches)} {noun}")
+    raise ValueError(f"{_excerpt(start)} matches {'two' if len(matches) == 2 else len(matches)} {noun}")
 
 
 def _invalid(entry: str, what: str) -> ValueError:
@@ -218,9 +218,9 @@ def _invalid(entry: str, what: str) -> ValueError:
     if not text:
         return ValueError("an entry is empty")
     if "'" in text or '"' in text:
-        return ValueError(f"{_excerpt(text)} is no GPU: the quotes are part of the value")
-    beside = ": there is a blank beside it" if entry != text and _kind(text) else ""
-    return ValueError(f"{_excerpt(text)} {what}{beside}")
+        return ValueError(f"{_excerpt(text)} is not a GPU: the quotes are part of the value")
+    space = ": there is a space next to it" if entry != text and _kind(text) else ""
+    return ValueError(f"{_excerpt(text)} {what}{space}")
 
 
 def _excerpt(entry: str) -> str:
@@ -271,7 +271,7 @@ class _Assigned(NamedTuple):
 
 
 _FROM_SURE = (Order.EXACT, Order.IDENTICAL, Order.HEURISTIC)
-_INHERITED = "its own environment may say otherwise"
+_INHERITED = "its own environment may differ"
 
 # -- the set ----------------------------------------------------------------------------------------------------------
 
@@ -287,7 +287,7 @@ def device_set(
     """Return the GPUs that a process sees, in order; never raises.
 
     `settings` are the variables of its environment and its script; `selections` are its script's selections among the
-    visible GPUs, of which those of the frameworks in use count (`frameworks` None: these are not known).
+    visible GPUs; only those of the frameworks in use count (`frameworks` None: these are not known).
     """
     setting = settings.get(CVD)
     value = setting.value if setting else None
@@ -345,7 +345,7 @@ def _explain_missing(name: str, setting: Setting) -> str:
         return f"{_where(setting)} removes {name}, before or after CUDA has started"
     if setting.condition:
         return f"{_where(setting)} sets {name} {setting.condition}"
-    return f"{_where(setting)} sets {name} to what is only known at run time"
+    return f"{_where(setting)} sets {name} to a value known only at run time"
 
 
 def _explain_doubt(setting: Setting) -> str:
@@ -362,7 +362,7 @@ def find_hints(settings: Mapping[str, Setting]) -> Iterator[Hint]:
     if (order := settings.get(ORDER)) and order.value is None:
         yield Hint(rule="dynamic", words=_explain_missing(ORDER, order))
     if (given := settings.get(NVD)) and given.line:
-        words = f"{NVD} has no effect on a process that runs already ({_where(given)}); {CVD} has"
+        words = f"{NVD} has no effect on a running process ({_where(given)}); {CVD} has"
         yield Hint(rule="no effect", words=words)
 
 

@@ -10,7 +10,7 @@ import os
 
 
 def main() -> None:
-    gc.disable()  # what is imported stays: looking through it frees nothing
+    gc.disable()  # imported objects stay: collecting them frees nothing
     from gpuwatch.inspector import worker
 
     gc.freeze()

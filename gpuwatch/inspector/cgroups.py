@@ -1,6 +1,6 @@
 r"""Parser of cgroup paths: the container, pod, batch job and systemd unit that a path names. Never raises.
 
-The path is as /proc/PID/cgroup has it, seen from our own cgroup namespace: `/../..` may stand before it. Names in the
+The path is as /proc/PID/cgroup has it, seen from our own cgroup namespace: it may begin with `/../..`. Names in the
 results are raw: not clean. Sources of the paths:
 
 - Docker: `/docker/ID` (cgroupfs) and `/system.slice/docker-ID.scope` (systemd), docs.docker.com, runtime metrics
@@ -42,7 +42,7 @@ _RUNTIMES = {
     "containerd": "containerd",
     "nerdctl": "containerd",
 }
-"""Runtime by the prefix that stands before a container's id."""
+"""Runtime by the prefix of a container's id."""
 
 _PARENTS = {"docker": "docker", "moby": "docker", "ecs": "docker", "libpod_parent": "podman", "default": "containerd"}
 """Runtime by the folder in which an id without a prefix lies: `default` is containerd's namespace."""

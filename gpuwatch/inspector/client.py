@@ -217,14 +217,14 @@ class InspectorClient:
                 answer = None
             first = self._sent[0] if self._sent else None
             if answer is None or first is None or (answer.pid, answer.start) != (first.pid, first.start):
-                yield from self._fail_first("what gpuwatch's reader said of it makes no sense")
+                yield from self._fail_first("gpuwatch's reader gave an invalid answer")
                 return
             self._costs[self._sent.popleft().user] += answer.took
             del self._waiting[answer.pid, answer.start]
             self._spent = 0.0
             yield answer
         if child.overflowed:
-            yield from self._fail_first("what gpuwatch's reader said of it is too long")
+            yield from self._fail_first("gpuwatch's reader gave too long an answer")
 
     def _send(self, child: ChildProcess) -> None:
         lines = []

@@ -146,7 +146,7 @@ class ContainerNames:
             return None
         try:
             answer = _ask(path, ident, owner)
-        except OSError:  # nobody listens, not ours to ask, or too slow: left alone for the other containers, too
+        except OSError:  # nobody listens, no permission, or too slow: not asked about other containers either
             self._silent[path] = self._clock() + FRESH
             return None
         return _parse_inspected(answer)
@@ -246,7 +246,7 @@ def _ask(path: Path, ident: str, owner: Owner) -> bytes:
             try:
                 seen = os.fstat(place)
                 if not stat.S_ISSOCK(seen.st_mode) or seen.st_uid not in (0, owner.uid, os.geteuid()):
-                    raise files.UnsafePathError(f"no socket of root's or of uid {owner.uid}")
+                    raise files.UnsafePathError(f"no socket that belongs to root or uid {owner.uid}")
                 connection.settimeout(PATIENCE)
                 connection.connect(f"/proc/self/fd/{place}")
             finally:

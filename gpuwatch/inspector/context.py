@@ -84,7 +84,7 @@ def _runtime_owner(facts: Facts) -> int | None:
 def _find_image(facts: Facts, proc: Path) -> Container | None:
     """Return Apptainer's container, by its variables and the folder that each of its images has.
 
-    The variables alone prove nothing: a batch job inherits them where it was submitted from inside a container.
+    The variables are no proof: a batch job inherits them where it was submitted from inside a container.
     """
     for runtime, variables in _IMAGE_VARIABLES.items():
         image = next((found for name in variables if (found := _variable(facts, name))), "")
@@ -115,10 +115,10 @@ _NO_LOGIN = 0xFFFFFFFF
 
 
 def find_slurm_job(facts: Facts) -> str:
-    """Return Slurm's job and step: `4711.0`, `4711_3.batch` for a task of an array, or the job alone; empty for none.
+    """Return Slurm's job and step: `4711.0`, `4711_3.batch` for a task of an array, or only the job; empty for none.
 
     The cgroup decides. Without one, the environment decides, if it has a variable that only slurmstepd sets:
-    SLURM_JOB_ID alone proves nothing, since salloc's shell on the login node has it, too.
+    SLURM_JOB_ID is no proof, since salloc's shell on the login node has it, too.
     """
     found = cgroups.parse_slurm(facts.cgroup)
     job = _variable(facts, "SLURM_JOB_ID")

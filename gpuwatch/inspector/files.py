@@ -119,7 +119,7 @@ def _open_outside(path: str) -> int:
     try:
         return os.open(encode_environ(path), _LOOK)
     except FileNotFoundError:
-        raise PermissionError(errno.EACCES, "its file system is closed to us") from None
+        raise PermissionError(errno.EACCES, "no permission to read its file system") from None
 
 
 def _openat2(root: int, path: str) -> int:

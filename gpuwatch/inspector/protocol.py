@@ -51,7 +51,7 @@ ROOM = 16 << 10
 """Bytes of one process's declarations as JSON, at most: some twenty statements on eight GPUs."""
 
 MOST = 20
-"""Statements of one process, and hints, that are kept besides those that limits name."""
+"""Statements of one process, and hints, that are kept in addition to those that limits name."""
 
 _encode = msgspec.json.Encoder().encode
 

@@ -66,9 +66,9 @@ _STARTING = 2.0
 `sed -i`, and again."""
 
 _MOST_MODULES = 16
-"""Modules beside a script that are named, at most."""
+"""Modules in a script's folder that are named, at most."""
 _MOST_TRIED = 200
-"""Paths of modules that are searched beside a script, at most: most modules are installed elsewhere."""
+"""Paths of modules that are searched in a script's folder, at most: most modules are installed elsewhere."""
 _MODULES_DEEP = 8
 """Parts of an imported name (`a.b.c`) that are followed, at most."""
 
@@ -138,7 +138,7 @@ class _Target(NamedTuple):
         return found, ""
 
     def was_edited(self, place: int, file: files.FileContent) -> bool | Unread:
-        """Return whether a file was changed after the program started that runs it; CHANGED for soon after.
+        """Return whether a file was changed after the start of the program that runs it; CHANGED for soon after.
 
         A fork runs its parent's source. A file that is written and run at once is older: its start is rounded down to
         a tick, and Python takes longer than one to open a script.
@@ -224,7 +224,7 @@ def _reason_of(pid: int, proc: Path, error: OSError) -> Unread:
     return reason(error)
 
 
-# -- what /proc has of a process -----------------------------------------------------------------------------------
+# -- facts in /proc ------------------------------------------------------------------------------------------------
 
 
 def _read_argv(pid: int, proc: Path) -> tuple[tuple[str, ...], bool]:
@@ -431,7 +431,7 @@ def _find_script(target: _Target) -> tuple[Script | None, str]:
 def _runs_python(proc: Path, pid: int) -> bool:
     try:
         return programs.is_python(str((proc / str(pid) / "exe").readlink()).removesuffix(" (deleted)"))
-    except OSError:  # not ours to see, or it has ended
+    except OSError:  # no permission, or it has ended
         return False
 
 
@@ -514,7 +514,7 @@ def _find_modules(process: Path, main: _Main, variables: Mapping[str, str] | Unr
 
 
 def _module_paths(name: str, folder: str, own: str) -> Iterator[tuple[str, str]]:
-    """Return the two possible paths of each part of a dotted name, of which the first existing one counts.
+    """Return the two possible paths of each part of a dotted name; the first that exists counts.
 
     `folder` has the program's modules, `own` the source that imports the name; both end with a `/` or are empty.
     Modules of the standard library have no path.
@@ -540,8 +540,8 @@ def _code(process: Path, path: str, main: _Main) -> bytes | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except PermissionError:
-        return None if main.likely else b" "  # in a tree that is closed to us nothing tells what is not there
-    except OSError:  # it is too long, or no ordinary file
+        return None if main.likely else b" "  # in a folder that cannot be searched a missing file looks like any other
+    except OSError:  # it is too long, or no regular file
         return b" "
 
 

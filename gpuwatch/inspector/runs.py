@@ -110,7 +110,7 @@ class _Cluster(NamedTuple):
     kind: str
     number: int
     text: str
-    """Text of the cluster alone, which is the same for all of its tasks."""
+    """Text of the cluster, which is the same for all of its tasks."""
 
 
 def _parse_cluster(environ: Mapping[str, str]) -> _Cluster | None:
@@ -344,7 +344,7 @@ def _has_lost_starter(member: _Member, stat: procfs.Stat, proc: Path) -> bool:
 
 
 def _has_lost_spawner(process: RelatedProcess, stat: procfs.Stat, proc: Path) -> bool:
-    """Return whether a worker's spawner is above it no more; forks of the worker between the two are skipped."""
+    """Return whether a worker's spawner is no longer above it; forks of the worker between the two are skipped."""
     match = _PARENT.search(" ".join(process.argv)) if programs.is_worker(process.argv) else None
     if match is None:
         return False

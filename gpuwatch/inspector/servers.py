@@ -54,7 +54,7 @@ class _Connection(NamedTuple):
 class Sockets:
     """Sockets of processes and of their network namespaces, each read once.
 
-    One object serves a batch of processes, many of which have the same ancestors. The kernel walks its whole table of
+    One object serves a batch of processes, which often share their ancestors. The kernel walks its whole table of
     connections for one list, which takes milliseconds.
     """
 
@@ -64,7 +64,7 @@ class Sockets:
         self._connections: dict[str, tuple[_Connection, ...]] = {}
 
     def inodes(self, pids: Iterable[int], most: int = MOST_FILES) -> set[int]:
-        """Return the inodes of all sockets that processes have open, except processes that we may not read."""
+        """Return the inodes of all sockets that processes have open, except processes that gpuwatch may not read."""
         inodes: set[int] = set()
         for pid in pids:
             if pid not in self._inodes:

@@ -251,13 +251,13 @@ class PaneNames:
         """Run tmux on the server of a socket of the user's own; raises OSError, in plain words."""
         program = shutil.which("tmux", path=self._path)
         if program is None:
-            raise OSError("there is no tmux on PATH")
+            raise OSError("tmux is not on PATH")
         if not socket.is_absolute() or socket.stat().st_uid != self.uid:
-            raise OSError(f"TMUX names no socket of uid {self.uid}")
+            raise OSError(f"TMUX does not name a socket of uid {self.uid}")
         # Any process may name any socket, and root may have the PATH of another user.
         unsafe = check_source(socket, self.uid, kind=stat.S_IFSOCK) or check_source(Path(program), self.uid)
         if unsafe:
-            raise OSError(f"it is not asked: {unsafe}")
+            raise OSError(f"tmux is not run: {unsafe}")
         path = str(Path(program).absolute())
         # Forked, and so killed with this process: the reader may be killed while a server hangs.
         client = partial(os.execv, path, (path, "-u", "-S", str(socket), *arguments))

@@ -3,7 +3,7 @@
 It answers each `Question` on stdin by an `Answer` on stdout, in the same order. It ends at the end of stdin, after 30 s
 without a question, or when it has grown large. Its client kills it when one answer takes too long.
 
-It is no thread of the sampler: parsing a hostile script holds the interpreter's lock, and a thread that reads from a
+It is not a thread of the sampler: parsing a hostile script holds the interpreter's lock, and a thread that reads from a
 dead file server cannot be ended. The first inspector is forked from the sampler; see "Decisions" in gpuwatch/README.md.
 """
 
@@ -80,7 +80,7 @@ class Inspector:
         except (OSError, ValueError) as error:
             ended = isinstance(error, procfs.GONE)
             declared = _unreadable("it has ended" if ended else f"it cannot be read: {clean(str(error), 200)}")
-        except Exception as bug:  # noqa: BLE001 - one odd process must not keep the others from being read
+        except Exception as bug:  # noqa: BLE001 - one odd process must not prevent reading the others
             declared = _unreadable(f"a fault in gpuwatch: {type(bug).__name__}: {clean(str(bug), 200)}")
         return Answer(
             pid=question.pid,
@@ -132,7 +132,7 @@ def _write(line: bytes) -> None:
 def main() -> None:
     """Answer questions until stdin ends, or until no question has come for `IDLE` seconds."""
     die_with_parent()
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # it has read what is not for everybody's eyes
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # it has read private data
     most = resource.getrlimit(resource.RLIMIT_AS)[1]
     if most == resource.RLIM_INFINITY or most > MEMORY:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))

@@ -47,7 +47,7 @@ def torch_obstacle(command: Sequence[str], environ: Mapping[str, str]) -> str:
     """
     python = interpreter(command[0], environ)
     if python is None:
-        return f"{Path(command[0]).name} does not say which Python it runs"
+        return f"it is not known which Python {Path(command[0]).name} runs"
     found = [folder for folder in _packages(python, environ) if (folder / "torch").is_dir()]
     if not found:
         return f"{python} has no PyTorch"
@@ -56,9 +56,9 @@ def torch_obstacle(command: Sequence[str], environ: Mapping[str, str]) -> str:
             with open(files.open_ordinary(folder / "torch" / _HEADER), "rb") as header:
                 knows = KEY.encode() in header.read(_LONGEST_HEADER)
         except OSError:
-            return f"{folder}/torch does not show whether it takes {KEY}"
+            return f"it is not known whether {folder}/torch knows {KEY}"
         if not knows:
-            return f"{folder}/torch is older than 2.10, where {KEY} is an error"
+            return f"{folder}/torch is older than 2.10, which rejects {KEY}"
     return ""
 
 
@@ -158,7 +158,7 @@ class VariableChange(NamedTuple):
     value: str | None
     """New value; None where the variable stays unchanged."""
     note: str
-    """Framework that reads the variable, and what becomes of the user's value."""
+    """Framework that reads the variable, and whether the user's value is kept."""
 
 
 def changes(allocation: Allocation, environ: Mapping[str, str], *, torch: str) -> Iterator[VariableChange]:
@@ -195,11 +195,13 @@ def _changes(allocation: Allocation, environ: Mapping[str, str], torch: str) -> 
     megabytes = max(1, allocation.bytes // MIB)
     name = "FLAGS_gpu_memory_limit_mb"
     yield _set_limit(name, str(megabytes), "Paddle", environ, lambda text: 0 < int(text) <= megabytes)
-    # gpu_bfc_allocator.cc: TensorFlow takes no fraction from the environment, and without this one nearly all there is.
+    # gpu_bfc_allocator.cc: TensorFlow takes no fraction from the environment, and else nearly all memory.
     if name := environ.get("TF_FORCE_GPU_ALLOW_GROWTH", ""):
         yield VariableChange("TF_FORCE_GPU_ALLOW_GROWTH", None, f"TensorFlow; left at {_shown(name)}")
     else:
-        yield VariableChange("TF_FORCE_GPU_ALLOW_GROWTH", "true", "TensorFlow, which takes no limit from here")
+        yield VariableChange(
+            "TF_FORCE_GPU_ALLOW_GROWTH", "true", "TensorFlow, which reads no limit from the environment"
+        )
     if _mps_runs(environ):
         yield from _set(
             _MPS, _mps_limits(allocation, environ.get(_MPS, "")), "the MPS server, which enforces it", environ
@@ -228,7 +230,7 @@ def _set_limit(
     try:
         keep = within(before)
     except ValueError:
-        return VariableChange(name, None, f"{whose}; left at {_shown(before)}, which is no number")
+        return VariableChange(name, None, f"{whose}; left at {_shown(before)}, which is not a number")
     if keep:
         return VariableChange(name, None, f"{whose}; left at {_shown(before)}, which is no more than the share")
     return VariableChange(name, value, f"{whose}; was {_shown(before)}, which is more than the share")
@@ -258,7 +260,7 @@ def _torch(allocation: Allocation, environ: Mapping[str, str], torch_obstacle: s
     if limit.value is None:
         return VariableChange(name, None, limit.note)
     if torch_obstacle:
-        return VariableChange(name, None, f"PyTorch is not told: {clean(torch_obstacle)}")
+        return VariableChange(name, None, f"no limit for PyTorch: {clean(torch_obstacle)}")
     # An entry like round:[1:2,3:4] is cut at its commas above and put together again here.
     others = [entry for entry in entries if entry not in given]
     return VariableChange(name, ",".join([*others, f"{KEY}:{limit.value}"]), limit.note)
@@ -268,7 +270,7 @@ def _mps_limits(allocation: Allocation, before: str) -> str:
     """Return the limit of each GPU by ordinal: the share, or the user's own where that is lower."""
     least: dict[int | str, float] = {}
     for entry in before.strip(" '\"").split(","):
-        with contextlib.suppress(ValueError):  # one that the server would not understand either
+        with contextlib.suppress(ValueError):  # an entry that the server would not accept either
             least |= {size.device: size.value for size in mps(entry) if size.value and size.device is not None}
     limits = []
     for place, (uuid, amount) in enumerate(zip(allocation.gpus, allocation.amounts, strict=True)):

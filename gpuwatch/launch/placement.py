@@ -21,11 +21,11 @@ LEAST = GIB
 """Bytes that must be left on a GPU that is chosen, or named, without a size."""
 
 _MPS_SERVER = "nvidia-cuda-mps"
-"""Beginning of its name, of which the kernel keeps 15 characters."""
+"""Beginning of its name; the kernel keeps 15 characters."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory that is requested on each GPU: `share` or `memory`; with `empty` alone, all that is free."""
+    """Memory that is requested on each GPU: `share` or `memory`; with only `empty`, all free memory."""
 
     share: float | None = None
     """Fraction of a GPU's usable memory."""
@@ -34,7 +34,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     busy: float | None = None
     """Percent of utilization that a GPU may have, at most; None for any."""
     empty: bool = False
-    """Whether no program may compute on a GPU, and nobody have memory of it promised."""
+    """Whether the GPU must be empty: no program computes on it, and none of its memory is promised."""
 
     def bytes_on(self, gpu: Gpu) -> int | None:
         """Return the bytes requested on one GPU; None where its size is not known."""
@@ -124,7 +124,7 @@ def find_offers(
 def choose(offers: Iterable[Offer], count: int) -> list[Offer]:
     """Return the `count` GPUs with the most memory left, or fewer; of equal ones the less busy, then the first.
 
-    Last come those that are busy although no process is listed: who uses them, and for how long, nobody knows. So do
+    Last come those that are busy although no process is listed: it is not known who uses them and for how long. So do
     those with figures that give an error, as they do before a GPU is lost.
     """
     fit = [offer for offer in offers if not offer.why]
@@ -132,7 +132,7 @@ def choose(offers: Iterable[Offer], count: int) -> list[Offer]:
 
 
 def way_out(offers: Iterable[Offer], count: int) -> str:
-    """Return what can be asked for on `count` of the GPUs: `GPU 5 has 72.7 GiB left: `--memory 72GiB` or …`.
+    """Return the memory to ask for on `count` of the GPUs: `GPU 5 has 72.7 GiB left: `--memory 72GiB` or …`.
 
     Empty where fewer of them fit; `offers` are those for `LEAST` bytes.
     """
@@ -162,7 +162,7 @@ def _unfit(gpu: Gpu) -> str:
     if gpu.health is not Health.OK:
         return f"{gpu.health.value}: {gpu.words}" if gpu.words else gpu.health.value
     if gpu.mig is True:
-        return "it is cut into MIG instances, which are not chosen from here"
+        return "it is split into MIG instances, which gpuwatch does not choose"
     if not known(gpu.memory.free) or usable(gpu) is None:
         return "its memory cannot be read"
     return "its compute mode is prohibited" if gpu.compute_mode == "prohibited" else ""
@@ -181,7 +181,7 @@ def _exclusive(gpu: Gpu, reserved: Sequence[Reservation], people: Mapping[int, P
         return ""
     owners = [holder_name(one.pid, people) for one in holders]
     owners += [one.user or user_name(one.uid, people) for one in reserved]
-    return f"its compute mode is exclusive process, and {owners[0]} has it" if owners else ""
+    return f"its compute mode is exclusive process, and {owners[0]} uses it" if owners else ""
 
 
 def _busy(gpu: Gpu, request: Request) -> str:
@@ -195,8 +195,8 @@ def _busy(gpu: Gpu, request: Request) -> str:
 def _used(gpu: Gpu, people: Mapping[int, Process], promises: Sequence[Promise]) -> str:
     """Return why a GPU is not empty, or not known to be; empty where it is. Programs that only draw do not count."""
     if gpu.holdings_note:
-        return f"whether it is empty is not known: {gpu.holdings_note}"
-    # Without persistence mode our own look wakes the GPU, and its first utilization may be that of waking up.
+        return f"it may not be empty: {gpu.holdings_note}"
+    # Without persistence mode this sample wakes the GPU, and its first utilization may be that of waking up.
     if gpu.is_busy_unlisted and gpu.persistence is not False:
         return f"it is not empty: {gpu.utilization:.0f} % busy, but no process is listed"
     unknown = known(gpu.unattributed) and gpu.unattributed >= GIB

@@ -166,7 +166,7 @@ class Visible(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     where: str = ""
     """Place of that setting, as in a declaration."""
     note: str = ""
-    """A remark on it: `-1 hides all that follow`."""
+    """A remark on it: `-1 hides all entries after it`."""
     doubtful: bool = False
     """The process may not run with this setting; the note says why."""
 

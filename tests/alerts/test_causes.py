@@ -119,7 +119,7 @@ def test_nobody_is_known_to_have_open_what_has_no_number() -> None:
 
 
 def test_a_list_that_is_not_whole() -> None:
-    note = "you may not see this GPU's processes"
+    note = "no permission to list this GPU's processes"
     first = found(loose(unattributed=Reason.NO_SAMPLE, holdings_note=note))[0]
     assert first.kind is GapKind.LIST
     assert note in first.reason

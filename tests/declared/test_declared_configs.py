@@ -114,13 +114,13 @@ def test_a_value_that_vllm_refuses_limits_nothing(value: str) -> None:
 def test_a_file_that_is_more_than_keys_and_values_is_said_not_to_be_read(case: Case) -> None:
     (one,) = named(case["config"])
     assert (one.channel, one.dynamic) == ("--config", True)
-    assert one.unread.startswith("serve.yaml was named and not read: line ")
+    assert one.unread.startswith("serve.yaml was not read: line ")
 
 
 def test_a_file_that_is_not_read_leaves_it_open_whether_there_is_a_limit(explain: Explainer) -> None:
     (explain.folder / "serve.yaml").write_text("- gpu-memory-utilization: 0.3\n")
     text = explain.text(*VLLM, held={0: 30})
-    assert "serve.yaml was named and not read" in text
+    assert "serve.yaml was not read" in text
     assert "0.92" not in text
     assert "not known whether it declared a share" in text
 
@@ -140,7 +140,7 @@ def test_a_file_that_its_owner_may_not_read_is_closed(public: Path) -> None:
     (public / "serve.yaml").chmod(0o600)
     with sharing(*VLLM, cwd=public, first=f"drop({ME})") as process:
         declared = resolve(reader.read(process.pid), E)
-    assert said(declared, "--config").why.endswith("it is not ours to read")
+    assert said(declared, "--config").why.endswith("it cannot be read: no permission")
     assert declared.limits == ()
 
 

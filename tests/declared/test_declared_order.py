@@ -118,7 +118,7 @@ def test_a_limit_larger_than_the_gpu_that_was_guessed_is_not_drawn(explain: Expl
     assert declared.limits == ()
     limit = said(declared, "memory_limit")
     assert limit.limits == {}
-    assert "more than the GPU has" in limit.why
+    assert "more than the guessed GPU has" in limit.why
     assert "not known whether it declared a share" in explain.text(held={1: 7})
 
 
@@ -128,7 +128,7 @@ def test_a_limit_on_a_gpu_that_the_process_does_not_hold_is_not_drawn(explain: E
     assert declared.limits == ()
     fraction = said(declared, "set_per_process_memory_fraction")
     assert fraction.limits == {}
-    assert "on another GPU" in fraction.why
+    assert "not on the GPU that was guessed" in fraction.why
     text = explain.text(held={0: 1.5})
     assert "not known whether it declared a share" in text
     assert "more than the allowance" not in text
@@ -145,7 +145,7 @@ def test_the_other_gpu_is_not_said_to_be_under_no_limit_by_a_guess(explain: Expl
 def test_a_gpu_that_was_guessed_and_is_not_held_is_said_to_be_so(explain: Explainer) -> None:
     text = explain.text("-c", "import torch", environ={"CUDA_VISIBLE_DEVICES": "0"}, held={0: 1})
     assert "cuda:0" not in text
-    assert "its memory is on GPU 0, which CUDA_VISIBLE_DEVICES=0 in environment was guessed to hide" in text
+    assert "its memory is on GPU 0, which CUDA_VISIBLE_DEVICES=0 in environment should hide (GPU order guessed)" in text
 
 
 @pytest.mark.parametrize(("version", "hidden"), [("550.54.15", True), ("570.86.10", False)])

@@ -105,4 +105,4 @@ def test_its_user_can_read_it_and_another_user_says_that_he_cannot(public: Path)
     assert declared.knowledge is Knowledge.UNREADABLE
     assert declared.visible is None
     assert declared.limits == ()
-    assert "not ours to read" in declared.words
+    assert "no permission to read" in declared.words

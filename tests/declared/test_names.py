@@ -11,7 +11,7 @@ from tests.declared.tables import Case, cases
 
 @cases("declared/names")
 def test_a_slip_is_found_and_what_was_meant_is_said(case: Case) -> None:
-    expected = [("misspelt", f"{case['name']} has no effect; {case['meant']} was meant")]
+    expected = [("misspelt", f"{case['name']} has no effect; use {case['meant']}")]
     assert [(hint.rule, hint.words) for hint in find_misspelt(["PATH", case["name"], "HOME"])] == expected
 
 

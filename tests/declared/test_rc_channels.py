@@ -55,7 +55,7 @@ def test_what_a_file_says(text: str, expected: list[tuple[str, float, int | None
 
 def test_a_value_that_is_no_number_has_no_effect() -> None:
     (candidate,) = theanorc("[lib]\ncnmem = lots\n", "rc")
-    assert candidate.void == "lots is no number"
+    assert candidate.void == "lots is not a number"
     assert candidate.line == 2
 
 

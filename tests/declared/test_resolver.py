@@ -143,7 +143,7 @@ def test_unreadable_is_not_undeclared() -> None:
     stranger = Facts(pid=1, argv=("python", "train.py"), script=Script(path="train.py", contents=Unread.DENIED))
     declared = resolve(stranger, A)
     assert (declared.knowledge, declared.limits) == (Knowledge.UNREADABLE, ())
-    assert "not ours to read" in declared.words
+    assert "no permission to read" in declared.words
 
 
 @pytest.mark.parametrize(

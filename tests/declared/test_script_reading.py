@@ -97,7 +97,7 @@ def test_a_source_that_cannot_be_parsed_still_shows_what_it_imports() -> None:
 @pytest.mark.parametrize("name", ["a.ipynb", "script"])
 def test_a_notebook_is_no_source(name: str) -> None:
     notebook = json.dumps({"cells": [{"source": [LIMIT]}], "nbformat": 4})
-    assert read_script(notebook, name).error == "a notebook is no Python source"
+    assert read_script(notebook, name).error == "a notebook is not Python source"
     assert read_script(notebook.encode(), name).candidates == ()
 
 

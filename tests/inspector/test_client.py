@@ -26,9 +26,9 @@ pytestmark = pytest.mark.slow  # real processes
         ("if pid == 3: time.sleep(600)", "could not be read within 1 s"),
         ("if pid == 3: os.kill(os.getpid(), 11)", "reading it crashed gpuwatch's reader (signal 11)"),
         ("if pid == 3: os._exit(7)", "reading it crashed gpuwatch's reader (exit code 7)"),
-        ("if pid == 3: print('garbage', flush=True)", "what gpuwatch's reader said of it makes no sense"),
-        ("if pid == 3: start = 8", "what gpuwatch's reader said of it makes no sense"),
-        ("if pid == 3: print('x' * 3_000_000, flush=True)", "what gpuwatch's reader said of it is too long"),
+        ("if pid == 3: print('garbage', flush=True)", "gpuwatch's reader gave an invalid answer"),
+        ("if pid == 3: start = 8", "gpuwatch's reader gave an invalid answer"),
+        ("if pid == 3: print('x' * 3_000_000, flush=True)", "gpuwatch's reader gave too long an answer"),
         ("if pid == 3: os.close(1); time.sleep(600)", "reading it crashed gpuwatch's reader (it hangs in the kernel)"),
     ],
 )

@@ -173,7 +173,7 @@ def test_panes_of_others_are_not_asked_about(tmux: Tmux) -> None:
     assert found(pid, other).pane == PANE
     assert "name" not in found(pid, other).words
     place = PanePlace(PANE, server(tmux), tmux.run("display-message", "-p", "#{socket_path}").strip())
-    with pytest.raises(OSError, match=f"no socket of uid {os.geteuid() + 1}"):
+    with pytest.raises(OSError, match=f"a socket of uid {os.geteuid() + 1}"):
         other.find(place)
 
 
@@ -249,7 +249,7 @@ def _owned_by_another(program: Path) -> None:
     [
         (lambda program: program.chmod(0o722), "others can write .*/bin/tmux"),
         (lambda program: program.parent.parent.chmod(0o770), "others can write .*"),
-        (lambda program: program.unlink(), "there is no tmux on PATH"),
+        (lambda program: program.unlink(), "tmux is not on PATH"),
         (_owned_by_another, "belongs to uid 12345"),
     ],
 )
@@ -269,9 +269,9 @@ def test_a_program_that_others_could_have_put_there_is_not_run(
     ("spoil", "words"),
     [
         (lambda path: path.parent.chmod(0o770), "others can write"),
-        (lambda path: (path.unlink(), path.touch()), "is no socket"),
+        (lambda path: (path.unlink(), path.touch()), "is not a socket"),
         (lambda path: path.unlink(), "No such file"),
-        (_owned_by_another, "no socket of uid"),
+        (_owned_by_another, "a socket of uid"),
     ],
 )
 def test_a_socket_that_others_could_have_put_there_is_not_used(
@@ -281,7 +281,7 @@ def test_a_socket_that_others_could_have_put_there_is_not_used(
     path.parent.mkdir(mode=0o700)
     Path(listening.socket).rename(path)
     spoil(path)
-    for name, expected in ((str(path), words), ("default", "TMUX names no socket")):
+    for name, expected in ((str(path), words), ("default", "TMUX does not name a socket")):
         with pytest.raises(OSError, match=expected):
             patient(path=folder).find(listening._replace(socket=name))
     assert not (tmp_path / "mark").exists()

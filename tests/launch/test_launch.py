@@ -144,7 +144,7 @@ def test_reservations_can_be_ignored_and_limits_cannot() -> None:
     assert first.promised == 20 * GIB
     assert [(one.user, one.bytes) for one in first.ignored] == [("uid 4242", 5 * GIB)]
     assert (second.why, second.left) == ("", USABLE), "that nobody holds an exclusive GPU is enough then"
-    assert "uid 4242 has it" in find_offers(shown, Request(memory=FEW), [mine])[1].why
+    assert "uid 4242 uses it" in find_offers(shown, Request(memory=FEW), [mine])[1].why
 
 
 def test_room_is_never_negative() -> None:
@@ -353,7 +353,7 @@ def test_bytes_that_are_no_whole_mib_are_told_exactly() -> None:
     [
         ("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.9", "0.4", "was 0.9, which is more"),
         ("XLA_PYTHON_CLIENT_MEM_FRACTION", ".3", None, "left at .3"),
-        ("XLA_PYTHON_CLIENT_MEM_FRACTION", "a lot", None, "left at a lot, which is no number"),
+        ("XLA_PYTHON_CLIENT_MEM_FRACTION", "a lot", None, "left at a lot, which is not a number"),
         ("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.4", "0.4", "JAX"),
         ("XLA_CLIENT_MEM_FRACTION", "0.9", "0.4", "was 0.9"),
         ("XLA_CLIENT_MEM_FRACTION", "0.3", None, "left at 0.3"),
@@ -364,7 +364,7 @@ def test_bytes_that_are_no_whole_mib_are_told_exactly() -> None:
         ("FLAGS_gpu_memory_limit_mb", "1024", None, "left at 1024"),
         ("FLAGS_gpu_memory_limit_mb", "0", "32400", "was 0"),
         ("TF_FORCE_GPU_ALLOW_GROWTH", "false", None, "left at false"),
-        ("TF_FORCE_GPU_ALLOW_GROWTH", "1", None, "left at 1; TensorFlow ignores any text but true and false"),
+        ("TF_FORCE_GPU_ALLOW_GROWTH", "1", None, "left at 1; TensorFlow accepts only true and false"),
         ("CUDA_VISIBLE_DEVICES", "7", f"{UUID}0", "was 7"),
         ("CUDA_DEVICE_ORDER", "FASTEST_FIRST", "PCI_BUS_ID", "was FASTEST_FIRST"),
         ("GPUWATCH_SHARE", "0.1\x1b[2J", "0.4", "was 0.1\ufffd[2J"),
@@ -428,7 +428,7 @@ def test_pytorch_keeps_its_other_settings(environ: dict[str, str], name: str, af
 
 def test_a_pytorch_that_would_not_understand_is_left_alone() -> None:
     change = told(torch="it is older than 2.10")["PYTORCH_CUDA_ALLOC_CONF"]
-    assert change == ("PYTORCH_CUDA_ALLOC_CONF", None, "PyTorch is not told: it is older than 2.10")
+    assert change == ("PYTORCH_CUDA_ALLOC_CONF", None, "no limit for PyTorch: it is older than 2.10")
 
 
 def test_mps_is_told_only_where_a_daemon_listens(tmp_path: Path) -> None:
