@@ -32,7 +32,7 @@ _MODULES = {
     **dict.fromkeys(("GpuwatchError", "UnavailableError", "UsageError"), "gpuwatch.base.errors"),
     **dict.fromkeys(("Gpu", "Holding", "Reason", "known"), "gpuwatch.model.snapshot"),
 }
-"""Module of each name. It is imported when the name is used: `import gpuwatch` alone loads none of them."""
+"""Module of each name. It is imported when the name is first used: `import gpuwatch` loads none of them."""
 
 if not TYPE_CHECKING:  # a type checker would take any name for one of gpuwatch
 

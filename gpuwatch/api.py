@@ -29,14 +29,14 @@ from gpuwatch.recorder.recording import Recording
 from gpuwatch.sources.source import Source
 
 _LOOK = 1.0
-"""Seconds between two looks at whether the stream was closed by another thread."""
+"""Seconds between two checks whether another thread has closed the stream."""
 
 
 class Process(model.Process, frozen=True, kw_only=True):
     """Process with what it holds."""
 
     memory: Reading = Reason.NO_SAMPLE
-    """Bytes on all of its GPUs together; the reason where the driver does not tell that of each."""
+    """Bytes on all of its GPUs together; the reason where the driver does not report it per process."""
     gpus: tuple[int, ...] = ()
     """Indices of the GPUs on which it holds memory."""
 
@@ -52,8 +52,8 @@ class Snapshot(model.Snapshot, frozen=True, kw_only=True):
 
     processes: tuple[Process, ...] = ()
     overshoots: tuple[Overshoot, ...] = ()
-    """Processes that hold more than they declared and the allowance, the farthest over first; a process above its limit
-    for a moment is among them. Of processes whose declared share is not readable nothing is known."""
+    """Processes that hold more than they declared plus the allowance, the largest excess first; a process that is
+    above its limit only for a moment is included. Processes whose declared share cannot be read are not."""
 
     def __repr__(self) -> str:
         """Return its host, time and size in a line."""

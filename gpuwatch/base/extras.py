@@ -15,7 +15,7 @@ _NAMES = ("gpuwatch-tui", "gpuwatch")
 
 
 def install_hint(extra: str, prefix: Path | None = None) -> str:
-    """Return the command that installs the packages of an extra; they are had by name, gpuwatch itself is not.
+    """Return the command that installs the packages of an extra by their names, without gpuwatch itself.
 
     `prefix` is the environment, by default the one that runs.
     """

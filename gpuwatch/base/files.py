@@ -33,7 +33,7 @@ _MOST_LINKS: Final = 40
 """Links that are followed, at most, as in Linux."""
 
 NO_HOME: Final = Path("/nonexistent")
-"""Folder that replaces a missing home folder, by Debian's custom: nothing can be created there."""
+"""Folder that replaces a missing home folder, as in Debian: nothing can be created there."""
 
 
 class UnsafePathError(OSError):
@@ -92,7 +92,7 @@ def _user_folder(variable: str, default: str) -> Path:
         folder = Path(os.environ.get(variable, "").strip() or Path("~", default).expanduser(), "gpuwatch")
     except RuntimeError:  # no HOME, and no user of this number
         folder = Path()
-    # Whoever writes there is told that it cannot be.
+    # Writing there fails with an error.
     return folder if folder.is_absolute() else NO_HOME / default / "gpuwatch"
 
 
@@ -110,8 +110,8 @@ def _owner_of_nearest(folder: Path) -> int | None:
 def open_folder(path: Path, *, private: bool = True) -> int:
     """Open a folder and return its descriptor; raises OSError.
 
-    A `private` folder is created where it is missing, must be ours, and loses all permissions of other users; a shared
-    folder (sticky, as /tmp is) keeps them. Any other folder (one that the user named) is opened unchanged.
+    A `private` folder is created where it is missing, must be the user's, and loses all permissions of other users; a
+    shared folder (sticky, as /tmp is) keeps them. Any other folder (one that the user named) is opened unchanged.
     """
     if not private:
         return os.open(path, _FOLDER)
@@ -152,7 +152,7 @@ def open_ordinary(path: Path | str, *, folder: int | None = None, links: bool = 
     """Open a file for reading and return its descriptor; raises OSError, also for a FIFO or a device.
 
     `path` counts from the open `folder`; with `links` False its last part may be no symbolic link. A file that is not
-    of the user `owner` is refused; None stands for any user.
+    of the user `owner` is refused; None means any user.
     Its type is known before it is opened: opening a FIFO waits for a writer, and opening some devices has an effect.
     """
     place = os.open(path, _LOOK if links else _LOOK | os.O_NOFOLLOW, dir_fd=folder)
@@ -165,7 +165,7 @@ def open_ordinary(path: Path | str, *, folder: int | None = None, links: bool = 
 def read_ordinary(place: int, limit: int) -> tuple[bytes, os.stat_result]:
     """Read any user's file of up to `limit` bytes by its O_PATH descriptor, as `open_ordinary` does; raises OSError.
 
-    A file of no size is not opened: it is empty, or a file of /proc, some of which are used up by reading.
+    A file of no size is not opened: it is empty, or a file of /proc, and some of these can be read only once.
     """
     facts = _check_ordinary(place, None)
     if not facts.st_size:
@@ -188,7 +188,7 @@ def _check_ordinary(descriptor: int, owner: int | None) -> os.stat_result:
     """Return the stat of an ordinary file of the user `owner`, None for any; raises UnsafePathError for others."""
     facts = os.fstat(descriptor)
     if not stat.S_ISREG(facts.st_mode):
-        raise UnsafePathError("is no ordinary file")
+        raise UnsafePathError("is not a regular file")
     if owner is not None and facts.st_uid != owner:
         raise UnsafePathError(f"the file belongs to uid {facts.st_uid}")
     return facts
@@ -197,7 +197,7 @@ def _check_ordinary(descriptor: int, owner: int | None) -> os.stat_result:
 def check_folder(path: Path) -> None:
     """Raise OSError where no file can be created and written in a folder, or where the folder cannot be created.
 
-    Nothing is changed: the file has no name (O_TMPFILE), so that it is gone when it is closed. It lies in the nearest
+    Nothing is changed: the file has no name (O_TMPFILE), so that closing it removes it. It lies in the nearest
     folder above where this one is missing. A file system without such files, as a server's, is asked for the rights and
     the free blocks.
     """
@@ -263,12 +263,12 @@ def replace_file(folder: int, name: str, content: bytes, *, durable: bool = True
             if mode != 0o600:
                 os.fchmod(file, mode)
             if durable:
-                os.fsync(file)  # where a quota or a full disk of a file server is told
+                os.fsync(file)  # a file server reports a quota or a full disk here
         finally:
             os.close(file)
         os.replace(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
     except OSError:
-        with contextlib.suppress(OSError):  # the error that is on its way says more
+        with contextlib.suppress(OSError):  # the first error says more
             os.unlink(draft, dir_fd=folder)
         raise
 
@@ -359,7 +359,7 @@ def read_lock(path: Path) -> tuple[bool, float | None]:
     """Return whether another process holds the lock at a path, and the time of its last touch (None: never created)."""
     try:
         file = os.open(path, os.O_RDONLY | _FILE)
-    except OSError:  # none yet, or not ours to see
+    except OSError:  # none yet, or no permission
         return False, None
     try:
         touched = os.fstat(file).st_mtime
@@ -402,7 +402,7 @@ def words(error: Exception, path: Path | None) -> str:
 
 
 def _make_private(descriptor: int, mode: int, what: str) -> None:
-    """Require that a file is ours, and remove the permissions of other users."""
+    """Require that a file is the user's, and remove the permissions of other users."""
     facts = os.fstat(descriptor)
     if facts.st_uid != os.geteuid():
         raise UnsafePathError(f"{what} belongs to uid {facts.st_uid}")
@@ -443,7 +443,7 @@ def check_source(
             if stat.S_ISLNK(state.st_mode):
                 links += 1
                 if links > _MOST_LINKS:
-                    return f"{_named(path)} is a link without end"
+                    return f"{_named(path)} is a link that leads to itself"
                 target = place.readlink()
                 ahead += reversed(target.parts[1:] if target.is_absolute() else target.parts)
                 place = Path("/") if target.is_absolute() else place.parent
@@ -452,7 +452,7 @@ def check_source(
             return ""
         return f"{_named(place)} cannot be checked ({error.strerror})"
     if stat.S_IFMT(state.st_mode) != kind:
-        return f"{_named(place)} is no {'socket' if kind == stat.S_IFSOCK else 'ordinary file'}"
+        return f"{_named(place)} is not {'a socket' if kind == stat.S_IFSOCK else 'a regular file'}"
     if read is not None and (read.st_dev, read.st_ino) != (state.st_dev, state.st_ino):
         return f"{_named(place)} was replaced while it was read"
     return ""
@@ -467,7 +467,7 @@ def _mode(place: Path, state: os.stat_result) -> str:
     if stat.S_IFMT(state.st_mode) in (stat.S_IFLNK, stat.S_IFSOCK) or sticky or not state.st_mode & _OTHERS:
         return ""
     mode = f"{stat.S_IMODE(state.st_mode):04o}"
-    return f"others can write {_named(place)} (mode {mode}); `chmod go-w {_named(place)}` ends that"
+    return f"others can write {_named(place)} (mode {mode}); fix it with `chmod go-w {_named(place)}`"
 
 
 def _named(place: Path) -> str:

@@ -329,7 +329,7 @@ def read_thread(pid: int, thread: int, proc: Path = PROC) -> Stat:
 
 
 def find_living_thread(pid: int, proc: Path = PROC) -> int | None:
-    """Return the number of a thread of a process that has not ended; None where all have, reaped or not.
+    """Return the number of a thread that has not ended; None where all have, reaped or not.
 
     At most `THREADS_MAX` ended threads are looked at, and the next thread counts as living: the kernel keeps ended
     ones only for a debugger, and the first one (exit_notify in kernel/exit.c). Raises as `read_threads` does.
@@ -378,7 +378,7 @@ def find_ancestors(pid: int, proc: Path = PROC) -> tuple[int, ...]:
     """Return the PIDs of the visible ancestors of a process, its parent first."""
     chain: list[int] = []
     while len(chain) < _ANCESTORS_MAX:
-        stat = find_stat(pid, proc)  # of a hidden one, what lies above it cannot be known from here
+        stat = find_stat(pid, proc)  # the ancestors of a hidden process are not known
         if stat is None or stat.ppid <= 0 or stat.ppid in chain:
             break
         pid = stat.ppid

@@ -109,7 +109,7 @@ _NAME_OPTIONS = _names("""
 _SETUP_COMMANDS = _names("""
     cd source . export set ulimit wait sleep echo exit true trap unset umask module eval date tee mkdir pushd popd
 """)
-"""Commands of a shell's script that are not what it is there for."""
+"""Commands of a shell script that only prepare its program."""
 
 _AGENTS = _commands(
     ("", "ray", "start"), ("", "hq prefect", "worker agent"), ("", "clearml-agent clearml_agent", "daemon")
@@ -346,7 +346,7 @@ class Command(NamedTuple):
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*[a-z]?")
 
 _SCRIPT_INTERPRETERS = _names("perl ruby tclsh")
-"""Interpreters besides Python of known programs: GNU parallel is written in Perl."""
+"""Interpreters of known programs other than Python: GNU parallel is written in Perl."""
 
 _TITLE_END = re.compile(r"(?<!:):(?!:)| ")
 
@@ -441,9 +441,9 @@ def find_source(argv: tuple[str, ...]) -> CodeSource | None:
 
 
 def unread_code(argv: tuple[str, ...]) -> str:
-    """Return why the code that a command line runs is in no file that is read; empty for a script, and for a monitor.
+    """Return why the code of a command line is not in a file that is read; empty for a script, and for a monitor.
 
-    A module of Python counts: its file may be read all the same, where it is the user's.
+    A module of Python counts: its file may still be read, if it is the user's.
     """
     if is_kernel(argv):
         return "the code of a notebook is not read"
@@ -600,10 +600,10 @@ def _is_debugger(argv: tuple[str, ...]) -> bool:
     return source is not None and source.kind is SourceKind.FILE and "/debugpy/" in f"{source.text}/"
 
 
-# -- what runs, in the words of the screen -------------------------------------------------------------------------
+# -- the program that runs, as on screen -------------------------------------------------------------------------
 
 _MOST_WRAPPERS = 8
-"""Launchers, wrappers and shells, each started by the one before, that are seen through at most."""
+"""Launchers, wrappers and shells in a row that are skipped, at most."""
 
 _PATH_START = ("/", "./", "../", "~/")
 _SCRIPTS = (".py", ".sh", ".ipynb", ".jl", ".R")
@@ -612,7 +612,7 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _NO_PROGRAM = re.compile(r"[-+].*|0x[\da-f]+|[\d.,:-]+[smhd]?|[A-Za-z_]\w*=.*|.*\.(?:sif|simg|sqsh)")
 _REDIRECTION = re.compile(r"[12&]?>>?(?:&[12-]|\s*[^\s;&|]+)|<\s*[^\s;&|<(]+")
 _COMMON_SCRIPTS = _names("__main__.py main.py app.py run.py server.py")
-"""Scripts that only their folder tells apart."""
+"""Scripts with a common name, which only their folder distinguishes."""
 
 
 def split_command(line: str) -> tuple[str, ...]:
@@ -627,9 +627,9 @@ def split_command(line: str) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=2048)
 def label(line: str) -> str:
-    """Return a line of `text.format_command_line` as what runs: script or module first, then the arguments.
+    """Return a line of `text.format_command_line` for display: script or module first, then the arguments.
 
-    `train.py --lr 1`, `-m pkg.train`: without interpreter, launchers and wrappers. What is not understood stays.
+    `train.py --lr 1`, `-m pkg.train`: without interpreter, launchers and wrappers. Unknown parts stay.
     """
     argv = split_command(line)
     words = unwrap(argv)
@@ -647,7 +647,7 @@ def label(line: str) -> str:
 
 @functools.lru_cache(maxsize=256)
 def unwrap(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """Return what a command line runs in the end, with its arguments: a script, a module (after `-m`), an executable.
+    """Return the program that a command line finally runs, with its arguments: a script, a module or an executable.
 
     Python, and the launchers, wrappers and shells that start it, are left out as far as they are understood.
     """
@@ -660,7 +660,7 @@ def unwrap(argv: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _find_inner(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """Return what the program of a command line starts; empty where it starts nothing, or that is not understood."""
+    """Return the command that a command line's program starts; empty where there is none, or it is not understood."""
     if not argv or argv[0] == "-m":
         return ()
     name, arguments, source = parse_command(argv)
@@ -677,7 +677,7 @@ def _find_inner(argv: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _find_started(name: str, words: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the command after the options of a launcher, not all of which are known: the first word that must be it.
+    """Return the command after the options of a launcher, not all known: the first word that must be it.
 
     Else the first path, else the first word that is neither an option, its value, nor a number.
     """

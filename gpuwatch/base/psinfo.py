@@ -1,7 +1,7 @@
 """Figures of processes and of the host, read by psutil below any root of /proc.
 
 psutil takes its root from a variable of the module; an object of its class `Process` keeps the root that it was made
-with. Such an object does not notice that a PID is used again: start ticks tell (`procfs.read_stat`). Not taken from
+with. Such an object does not notice a reused PID: start ticks show it (`procfs.read_stat`). Not taken from
 psutil are start ticks, addresses, state and parent, for which a line of `stat` is read anyway, to know the process;
 command lines and environments, which it reads without a bound; and terminals, since it reads the list of them once and
 does not know those that are opened later.
@@ -41,13 +41,13 @@ def _os_errors() -> Iterator[None]:
     except psutil.NoSuchProcess as error:
         raise ProcessLookupError(errno.ESRCH, "it has ended", str(error.pid)) from None
     except psutil.AccessDenied as error:
-        raise PermissionError(errno.EACCES, "it may not be read", str(error.pid)) from None
+        raise PermissionError(errno.EACCES, "no permission to read it", str(error.pid)) from None
     except (IndexError, NotImplementedError) as error:
         raise ValueError(f"a file of /proc lacks a field: {error}") from error
 
 
 class ProcessUsage(NamedTuple):
-    """What a process uses."""
+    """CPU time and memory of a process."""
 
     cpu: float
     """CPU time in seconds, in the program and in the kernel for it."""
@@ -78,12 +78,12 @@ def read_uids(pid: int, proc: Path = PROC) -> tuple[int, int, int]:
 
 
 def read_usage(pid: int, proc: Path = PROC) -> ProcessUsage:
-    """Return what a process uses; raises `OSError` (see `procfs.GONE`) or `ValueError`."""
+    """Return the CPU time and memory of a process; raises `OSError` (see `procfs.GONE`) or `ValueError`."""
     return ProcessReader(pid, proc).usage()
 
 
 def find_usage(pid: int, start_ticks: int, proc: Path = PROC) -> ProcessUsage | None:
-    """Return what the process of this start time uses; None where it has ended or cannot be read."""
+    """Return the CPU time and memory of the process of this start time; None where it has ended or cannot be read."""
     with suppress(OSError, ValueError):
         if procfs.find_stat(pid, proc, start_ticks) is not None:
             return read_usage(pid, proc)
@@ -93,7 +93,7 @@ def find_usage(pid: int, start_ticks: int, proc: Path = PROC) -> ProcessUsage | 
 def read_descendants_cpu(pid: int, usage: ProcessUsage, proc: Path = PROC) -> float:
     """Return the CPU seconds of all descendants of a process, those that have ended included; it only ever grows.
 
-    Children of first threads count alone: others hardly start programs, and a training has hundreds of threads.
+    Only children of first threads count: other threads rarely start programs, and a training has hundreds of threads.
     """
     total, above, seen = usage.children_cpu, [pid], {pid}
     while above and len(seen) < procfs.DESCENDANTS_MAX:

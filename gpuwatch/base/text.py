@@ -1,8 +1,8 @@
 """Cleaning of foreign text, masking of secrets, and text of a fixed width.
 
 User names, host names, GPU names, container names and error texts pass `clean` once, where they enter; command lines,
-titles, and paths and names that are taken from these pass `format_command_line` or `mask`. The result has nothing that
-a terminal acts on, no invisible characters, and of the latter no secret that is known by its name or shape. It may
+titles, and paths and names that are taken from these pass `format_command_line` or `mask`. The result has no control
+characters, no invisible characters, and of the latter no secret that is known by its name or shape. It may
 still look like markup: widgets render it as plain text.
 """
 
@@ -197,7 +197,7 @@ def _bounded(argv: Sequence[str], budget: int) -> tuple[list[str], bool]:
 
 
 def quote(arg: str) -> str:
-    """Return an argument as it stands in a command line: with spaces or quotes in it, it is quoted."""
+    """Return an argument as in a command line: quoted where it has spaces or quotes."""
     if arg and not _compiled(_QUOTED).search(arg):
         return arg
     if "'" not in arg:
@@ -258,7 +258,7 @@ _QUOTED = r"[\s'\"]"
 _ESCAPED_IN_QUOTES = r'(["\\$`])'
 _WORD = r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+"
 _TRIVIAL = r"(?i:true|false|yes|no|on|off|none|null|auto)|[0-9]{1,2}"
-# A name may stand in brackets, as in `os.environ["API_KEY"] = "X"`; a value behind a comma is in quotes.
+# A name may be in brackets, as in `os.environ["API_KEY"] = "X"`; a value behind a comma is in quotes.
 _NAMED = r"""(?isx)
     (?<![\w.\-])(?=[\w.\-]*?(?:pass|pwd|token|secret|key|cred|auth|bearer))
     (?P<name>[\w.\-]++)
@@ -276,7 +276,7 @@ _FORMS = (
     # The userinfo of a URL ends at the last "@" before its path (RFC 3986, 3.2.1).
     r"""://(?P<secret>[^\s/?#'"]*)@""",
     r"(?s)-----BEGIN [A-Z ]{0,32}PRIVATE KEY-----(?P<secret>.*?)(?:(?=-----END)|\Z)",
-    # What follows is known to the chat service and its customer alone. Source: the rules of gitleaks and
+    # The rest is a secret of the chat service and its customer. Source: the rules of gitleaks and
     # detect-secrets; docs.ntfy.sh/publish, where the topic "is essentially a password"; the URLs of apprise.
     r"""(?ix)(?:
         hooks\.slack(?:-gov)?\.com/(?:services|workflows|triggers)/

@@ -71,7 +71,7 @@ class Worker:
         Where the thread cannot be started, the future has a NoThreadError, and the call is not run; the next call tries
         again.
         """
-        from concurrent.futures import Future  # the sampler does without
+        from concurrent.futures import Future  # not loaded in the sampler
 
         future: Future[Any] = Future()
         with self._changed:
@@ -134,6 +134,6 @@ def _settle(call: Callable[[], Any], future: Future[Any], end: float | None) -> 
     """Run a call, put its result or exception into the future, and return the seconds left until `end`."""
     try:
         future.set_result(call())
-    except BaseException as error:  # noqa: BLE001 - it is handed to the one who asked, as executors do
+    except BaseException as error:  # noqa: BLE001 - it is returned to the caller, as executors do
         future.set_exception(error)
     return None if end is None else max(0.0, end - time.monotonic())

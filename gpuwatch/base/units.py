@@ -70,7 +70,7 @@ _PERCENT_UNITS = {"": 1, "%": 1}
 def gib(n: float) -> str:
     """Return bytes as GiB with one decimal and no unit, in at most 5 cells: "12.0".
 
-    More than nothing is never shown as nothing: below 0.05 GiB it is "<0.1". From 1000 GiB on there is no decimal.
+    Above zero it is never shown as zero: below 0.05 GiB it is "<0.1". From 1000 GiB on there is no decimal.
     """
     if not math.isfinite(n):
         return UNKNOWN
@@ -99,12 +99,12 @@ def size(n: float) -> str:
 def percent(part: float, whole: float) -> str:
     """Return a part of a whole as a percentage without the sign, in at most 4 cells: "41".
 
-    More than nothing is never shown as nothing ("<1"), and less than all never as all ("99"). Above 999 it is ">999".
+    Above zero it is never shown as zero ("<1"), and below the whole never as the whole ("99"). Above 999 it is ">999".
     Without a positive whole the result is a dash.
     """
     if not (math.isfinite(part) and math.isfinite(whole)) or whole <= 0:
         return UNKNOWN
-    value = 100 * (max(part, 0) / whole)  # of all it is 100 to the last bit
+    value = 100 * (max(part, 0) / whole)  # exactly 100 for the whole
     if 0 < value <= 0.5:
         return "<1"
     if value < 100:
@@ -168,7 +168,7 @@ def steady_duration(seconds: float) -> str:
 def parse_size(text: str, *, plain: bool = False) -> int:
     """Return the bytes of a size such as "20GiB", "16G" or "512 MiB", in upper or lower case.
 
-    K, M, G and T alone mean KiB, MiB, GiB and TiB, as GPU memory is counted; KB, MB, GB and TB are powers of 1000.
+    K, M, G and T mean KiB, MiB, GiB and TiB, as GPU memory is counted; KB, MB, GB and TB are powers of 1000.
     Raises ValueError for anything else, for a number without a unit, below 1 MiB and above 2**63 - 1. With `plain` a
     number without a unit is bytes, and there is no lower bound: for callers with bounds of their own.
     """
@@ -190,7 +190,7 @@ def parse_size(text: str, *, plain: bool = False) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Return the seconds of a duration such as "30s", "10min" or "10m", "2h", "7d"; a number alone is seconds.
+    """Return the seconds of a duration such as "30s", "10min" or "10m", "2h", "7d"; the default unit is seconds.
 
     Raises ValueError for anything else, and above 365 days.
     """

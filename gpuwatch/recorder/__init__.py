@@ -1,1 +1,1 @@
-"""Recorder: saves and sends what the monitor sees: events, usage, marks, messages, the status file, recordings."""
+"""Recorder: saves and sends events, usage, marks, messages, the status file and recordings."""

@@ -1,6 +1,6 @@
-"""Private texts of a recording: command lines are cut to program names, or all that tells of people gets stand-ins.
+"""Private texts of a recording: command lines are cut to program names, or private texts are replaced by stand-ins.
 
-A stand-in is made of the text by a hash with a random key that is stored nowhere: the same person has the same stand-in
+A stand-in is a hash of the text with a random key that is not stored: the same person has the same stand-in
 throughout one run, and nobody can compute it from a name.
 """
 
@@ -53,7 +53,7 @@ TREATMENTS: Final[dict[type[msgspec.Struct], dict[str, str]]] = {
 """Treatment of each private field; a test names the texts that are kept. A `name` is also a path or an address, a
 `text` may quote other texts, a `place` is that of a declaration, and a `unit` is of systemd."""
 _SHORT: Final = 2
-"""Length up to which an argument says nothing: `-n`, `4`."""
+"""Length up to which an argument reveals nothing: `-n`, `4`."""
 _MOST_ARGUMENTS: Final = 1000
 """Arguments of one process that are remembered, at most."""
 _COMMAND_LINE: Final = "command line"
@@ -72,9 +72,9 @@ def program_of(command: str) -> str:
 
 
 class Anonymiser:
-    """Function on snapshots that removes what a recording may not have; used from one thread.
+    """Function that removes private texts from snapshots; used from one thread.
 
-    All else in a recording is made from the snapshots that it returns.
+    Everything else in a recording is made from the snapshots that it returns.
     """
 
     def __init__(self, commands: Commands) -> None:
@@ -140,7 +140,7 @@ class Anonymiser:
         ).digest()
         if treatment == "uid":
             return value if value <= 0 else 10_000_000 + int.from_bytes(digest[:4], "big") // 4
-        if treatment == "person":  # one that can be spoken: `ruka-7c3f`
+        if treatment == "person":  # pronounceable: `ruka-7c3f`
             letters = (letter[byte % len(letter)] for letter, byte in zip(_LETTERS, digest, strict=False))
             return f"{''.join(letters)}-{digest[4:6].hex()}{mark}" if text else value
         if treatment == "place" and value.startswith(("environment", _COMMAND_LINE)):

@@ -23,14 +23,14 @@ LIMIT = 45
 """Seconds after which the child ends by itself, in case its parent has died."""
 
 NOT_INSTALLED = "needs apprise"
-NO_ADDRESS = "is no address: one begins like mailto://"
+NO_ADDRESS = "is not an address: addresses begin like mailto://"
 UNKNOWN = "has an address that apprise does not understand"
 REASONS = {
     r"timed? ?out": "does not answer (timeout)",
     r"connection refused": "cannot be reached (connection refused)",
     r"failed to resolve|name or service|name resolution|nodename|no address": "cannot be reached (unknown host)",
     r"no route to host|unreachable": "cannot be reached (no route)",
-    r"certificate_verify_failed": "cannot be trusted (its certificate)",
+    r"certificate_verify_failed": "has a certificate that is not trusted",
     r"authentication": "does not accept the login",
 }
 """Reasons of failure, each by the pattern of its line in apprise's log."""
@@ -90,13 +90,13 @@ def carry_out(order: dict[str, Any]) -> list[str]:
     sender = apprise.Apprise(services[0], asset=asset)
     title, body = (order["title"], order["body"]) if order["body"] else ("", order["title"])
     is_sent = sender.notify(body, title=title, notify_type=order["kind"], body_format="text")
-    return ["" if is_sent else listener.reason or "did not take the message"]
+    return ["" if is_sent else listener.reason or "did not accept the message"]
 
 
 def check_host(url: str, service: Any) -> str:
     """Connect to the host that a URL names, and close the connection; return why that failed, or empty.
 
-    Behind a proxy mail alone goes to its host directly. The host of ntfy's own service is the topic, a secret.
+    Behind a proxy only mail goes directly to its host. The host of ntfy's own service is the topic, a secret.
     """
     mail, is_hosted = getattr(service, "smtp_host", ""), url.partition("://")[0].lower().removesuffix("s") in HOSTED
     if not service or not is_hosted or getattr(service, "mode", "") == "cloud" or (getproxies() and not mail):

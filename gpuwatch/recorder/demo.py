@@ -29,7 +29,7 @@ _STEP: Final = 600
 
 
 class Past(NamedTuple):
-    """What a gpuwatch would have recorded in the day before the demo began."""
+    """Records of the day before the demo began, as a gpuwatch would have made them."""
 
     events: Events
     """Events that had ended by then; the demo raises the others itself."""

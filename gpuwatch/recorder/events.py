@@ -1,4 +1,4 @@
-"""Events in a store: written as they stand, read again, of several stores as of one, and recorded from each frame."""
+"""Events in stores: recorded from each frame, written in their present state, read from several stores as from one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gpuwatch.recorder.schema import FRESH, NOBODY, day_of, file_state, is_publi
 UNWATCHED: Final = 600.0
 """Seconds without any gpuwatch after which the time counts as a gap, and an older open event as ended."""
 NOT_RUNNING: Final = "gpuwatch was not running"
-"""How an event ended that was over before gpuwatch began to record again."""
+"""End of an event that was over before gpuwatch began to record again."""
 _FAR: Final = float(1 << 33)
 """Seconds since the epoch in the year 2242: no valid time is later, and `localtime` may refuse one."""
 _HUGE: Final = 1e18
@@ -58,7 +58,7 @@ def write_events(connection: Connection, alerts: Collection[Alert], gaps: Iterab
         for one in alerts
     ]
     connection.executemany(_EVENT, rows)
-    # Whoever was once named stays named, so that the events of a user or a run are all there.
+    # A name is never removed, so that all events of a user or a run are found.
     about = [(one.id, kind, who) for one in alerts for kind, who in _about(one)]
     connection.executemany("INSERT OR IGNORE INTO event_about VALUES (?, ?, ?)", about)
     connection.executemany("INSERT INTO gaps VALUES (?, ?, ?)", gaps)
@@ -74,7 +74,7 @@ def end_event(alert: Alert, until: float, how: str) -> Alert:
 def _about(alert: Alert) -> Iterator[tuple[str, object]]:
     """Yield the kind and the identity of the GPUs that an alert is about, and of the users and runs that cause it.
 
-    An alert about a GPU itself names all who hold it: the first, with the most, causes it, and the others suffer.
+    An alert about a GPU itself names all holders: the first, with the most memory, causes it; the others suffer.
     """
     yield from (("gpu", one.key) for one in alert.gpus)
     if alert.owners[:1] == (UNSEEN_USER,):
@@ -109,7 +109,7 @@ def read_events(path: Path, since: float | None = None, *, named: bool = False, 
     if is_public(path):
         watched = touched is not None and time.time() - touched < FRESH
     old = since is not None and touched is not None and not watched and touched < since
-    # What is open held until the last sign of life of its gpuwatch: nobody knows of later.
+    # An open event counts up to the last sign of life of its gpuwatch; later times are not known.
     sound = [
         one if one.ended is not None else msgspec.structs.replace(one, seen=max(one.seen, touched or 0.0))
         for one in alerts
@@ -229,7 +229,7 @@ class EventsPart(Part):
         self.is_settled = False
         """Whether it is known which events of before still hold."""
         self._restore = restore
-        # What the monitor's thread hands over, under the guard.
+        # Handed over by the monitor's thread, under the guard.
         self._news: dict[str, Alert] = {}
         """Alerts that were raised, got worse, eased or ended, by id: the newest state of each."""
         self._active: dict[str, Alert] = {}
@@ -238,7 +238,7 @@ class EventsPart(Part):
         self._lost: Gap | None = None
         self._snapshots = 0
         self._newest: object = None
-        # What is the thread's own.
+        # Used only by the thread.
         self._open: dict[str, Alert] | None = None
         """Events of the store that have not ended, by key; None until they have been read under the lock."""
         self._changed: dict[str, Alert] = {}
@@ -264,7 +264,7 @@ class EventsPart(Part):
     @property
     def waiting(self) -> str:
         count = len(self._changed.keys() | self._news.keys())
-        words = [f"{count} {'event waits' if count == 1 else 'events wait'}"] if count else []
+        words = [f"{count} {'event is' if count == 1 else 'events are'} waiting"] if count else []
         return ", ".join([*words, f"{self._lost.lost} are lost"] if self._lost else words)
 
     def take(self, frame: Frame) -> bool:
@@ -278,7 +278,7 @@ class EventsPart(Part):
             news += [alert for alert in active.values() if self._levels.get(alert.id) != alert.severity]
             self._levels = {alert.id: alert.severity for alert in active.values()}
             self._active = active
-            # Without a host's name nothing was gone on with yet.
+            # Without a host's name no stored event was continued yet.
             if frame.snapshot is not self._newest and frame.snapshot.host:
                 self._newest = frame.snapshot
                 self._snapshots += 1
@@ -317,7 +317,7 @@ class EventsPart(Part):
             self._lock.touch(self._wall())
         self._open = None
 
-    # -- who writes --------------------------------------------------------------------------------------------
+    # -- election of the writer ------------------------------------------------------------------------
 
     def _lock_held(self) -> bool:
         """Return whether this gpuwatch holds the lock; raises OSError where no process can get it."""
@@ -349,14 +349,14 @@ class EventsPart(Part):
         silent = now - self._silence[1]
         if silent < self._pace.silent:
             return ""
-        return f"another gpuwatch of yours records, and has not answered for {units.duration(silent)}"
+        return f"your other gpuwatch, which records, has not answered for {units.duration(silent)}"
 
     def _take_over(self) -> dict[str, Alert]:
         """Read the store's open events, and let the engine continue them."""
         now = self._wall()
-        check_pages(self.store.path)  # a page of an old event is read by others alone, and must not be damaged
+        check_pages(self.store.path)  # only others read the pages of old events, which must not be damaged
         found = read_events(self.store.path, now - UNWATCHED)
-        # The lock is ours: what its holder touched last is known from when it was acquired.
+        # This process has the lock: the last touch of its former holder is known from its acquisition.
         self._until = max(self._lock.touched or 0.0, found.watched_until or 0.0 if not found.watched else 0.0)
         events = {alert.key: alert for alert in found.open}
         if self._until and now - self._until > UNWATCHED:
@@ -376,14 +376,14 @@ class EventsPart(Part):
         if ours := list(alerts):
             self._restore(ours)
 
-    # -- what is written ---------------------------------------------------------------------------------------
+    # -- writing ---------------------------------------------------------------------------------------
 
     def _record(self, events: dict[str, Alert]) -> None:
         now = self._wall()
         if self._is_due("touch"):
             self._set("touch", self._pace.touch)
             self._lock.touch(now)
-        self._write()  # what failed before comes first: what is new has its bound in the queue
+        self._write()  # failed writes first: the queue bounds the new ones
         if self._settle_at is not None and self._snapshots >= self._settle_at:
             self._settle_at = None
             self._update_all(events)
@@ -448,7 +448,7 @@ class EventsPart(Part):
         """Write the changed events; where that fails, keep them and raise StoreError."""
         if not self._changed and not self._gaps:
             return
-        if self._open is not None and self.store.is_empty:  # it lacks what was written before
+        if self._open is not None and self.store.is_empty:  # the new file lacks the earlier events
             self._changed |= {one.id: one for one in self._open.values() if one.id not in self._changed}
         news = self._changed.values()
         self.store.write(lambda connection: write_events(connection, news, self._gaps, self._wall()))

@@ -41,7 +41,7 @@ def make_status(
     """
     holding = tuple(alerts)
     heard = [one for one in holding if not one.muted]
-    # A GPU that does not answer comes before one that is full, which its holders can mend.
+    # A GPU that does not answer comes before one that is full, which its users can fix.
     loud = (one for one in heard if one.severity >= Severity.WARNING)
     worst = max(loud, key=lambda one: (one.severity, one.rule == HEALTH), default=None)
     near = {one.gpu: one.severity.name.lower() for one in heard if one.rule == MEMORY}
@@ -121,7 +121,7 @@ def _over(snapshot: Snapshot, alerts: Iterable[Alert]) -> tuple[Overuse, ...]:
 
 
 def publish(status: Status, snapshot: Snapshot, *, hidden: bool = False) -> Status:
-    """Return what everybody may know of a status; nothing about processes where /proc hides other people's."""
+    """Return the public part of a status; nothing about processes where /proc hides other people's."""
     processes = () if hidden else tuple(publish_shares(snapshot.processes))
     return msgspec.structs.replace(
         status,
@@ -151,7 +151,7 @@ class LiveFile:
     ) -> None:
         """`is_leader` returns whether this gpuwatch is the one that records; `folder` is the user's runtime folder.
 
-        With `public` it is the service's, and the file has what everybody may know.
+        With `public` it is the service's, and the file has only the public part.
         """
         self.is_wanted = True
         """Whether the file is written; may be replaced at any time."""
@@ -185,7 +185,7 @@ class LiveFile:
                 made = make_status(frame.snapshot, frame.alerts, frame.received, frame.history)
                 status = msgspec.structs.replace(made, sends=self.sends)
                 self._write(status, frame.snapshot)
-        except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
+        except Exception as error:  # noqa: BLE001 - last handler of the thread: any error must reach the user
             self.trouble = f"the figures for `gpuwatch status` cannot be written: {files.words(error, None)}"
         else:
             self.trouble = ""
@@ -196,7 +196,7 @@ class LiveFile:
             status = publish(status, snapshot, hidden=hides_pids())
             with contextlib.suppress(FileExistsError):
                 self._folder.mkdir(mode=0o755)
-                self._folder.chmod(0o755)  # mkdir(2) heeds the umask
+                self._folder.chmod(0o755)  # mkdir(2) applies the umask
             if trouble := files.check_source(self._folder / FILE, missing_ok=True):
                 raise files.UnsafePathError(trouble)
         with files.opened_folder(self._folder, private=not self._public) as folder:
@@ -205,5 +205,5 @@ class LiveFile:
 
     def _finish(self) -> None:
         if self._was_leader:
-            with contextlib.suppress(OSError):  # the session's folder went first
+            with contextlib.suppress(OSError):  # the session's folder was removed before
                 (self._folder / FILE).unlink()

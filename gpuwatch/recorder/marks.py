@@ -85,7 +85,7 @@ class MarksPart(Part):
 
     @property
     def waiting(self) -> str:
-        return "what you acknowledged or muted counts in this gpuwatch alone" if self._change and self.error else ""
+        return "what you acknowledge or mute applies only to this gpuwatch" if self._change and self.error else ""
 
     def take(self, frame: Frame) -> bool:
         """Read the marks of a frame; a demo's marks are not saved."""
@@ -126,7 +126,7 @@ class MarksPart(Part):
     def _look(self) -> None:
         """Read the store's marks, and hand over those that others have changed."""
         state = file_state(self.store.path)
-        # A file that was taken away says nothing: it is written again with the next change.
+        # A removed file means no change of marks: it is written again with the next change.
         if state is None or state == self._state:
             return
         try:
@@ -154,6 +154,6 @@ class MarksPart(Part):
             self._hand_over(self._known)
 
     def _hand_over(self, attention: Attention) -> None:
-        # What the user did a moment ago is not in the store yet: it would be undone on screen until it is.
+        # The user's last change is not in the store yet: without it, the screen would undo the change for a moment.
         self._compare()
         self._attend(with_marks(attention, self._change, self._wall()))

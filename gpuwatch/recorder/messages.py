@@ -120,9 +120,9 @@ def clock_time(wall: float, now: float) -> str:
 
 
 def others_alerts(frame: Frame) -> frozenset[str]:
-    """Return the keys of the alerts that concern others alone: others, and GPUs where the viewer holds no memory.
+    """Return the keys of the alerts that concern only others: other users, and GPUs where the viewer holds no memory.
 
-    Where the processes of a GPU cannot be listed, those listed last count. No user and no GPU stands for all GPUs.
+    Where the processes of a GPU cannot be listed, those listed last count. An alert without user and GPU concerns all.
     """
     viewer, held = frame.snapshot.viewer, set()
     for gpu in frame.snapshot.gpus:
@@ -147,7 +147,7 @@ class MessageSchedule:
         self.is_leader = True
         """Whether this gpuwatch sends; the others keep what was found unsent, until they know that it was sent."""
         self.others: Collection[str] = ()
-        """Keys of alerts that are not wanted, because they concern others alone."""
+        """Keys of alerts that are not wanted, because they concern only others."""
         self._active: dict[str, Alert] = {}
         self._reported: dict[str, Alert] = {}
         """Active alerts with the title of their last message, and the lowest severity since."""
@@ -196,7 +196,7 @@ class MessageSchedule:
         (frames were lost), has ended.
         """
         before, new = self._active, {alert.key for alert in raised}
-        # A trouble of a sink is on screen alone: messages may be what fails.
+        # An error of a sink is only on screen: the messages themselves may be failing.
         self._active = {alert.key: alert for alert in active if alert.rule != TROUBLE}
         ended = {alert.key: alert for alert in cleared if alert.rule != TROUBLE}
         if self.policy.runs:
@@ -220,7 +220,7 @@ class MessageSchedule:
                 self._reported[key] = msgspec.structs.replace(reported, severity=self._active[key].severity)
 
     def begin(self) -> None:
-        """Send from now on, with all that holds and was not sent; before, messages had nowhere to go."""
+        """Send from now on, including alerts that hold and were not sent; before, there was no route."""
         self._inherited |= self._reported.keys() - self._sent
         self._reported = {key: alert for key, alert in self._reported.items() if key in self._sent}
         self._cooldowns.clear()
@@ -376,13 +376,13 @@ def find_unreachable(policy: Notify, is_stopped: Callable[[], bool]) -> list[str
 def _ask_apprise(
     urls: Sequence[str], order: dict[str, str], command: Sequence[str], limit: float, is_stopped: Callable[[], bool]
 ) -> list[str]:
-    """Let the child carry out an order; return for each URL why it failed, or empty."""
+    """Run an order in the child; return for each URL why it failed, or empty."""
     data = msgspec.json.encode({"urls": urls, **order})
     try:
         code, output = run(command, data, output=1, timeout=limit, is_stopped=is_stopped, most=_OUTPUT)
         reasons = msgspec.json.decode(output, type=list[str]) if code is not None else []
     except OSError as error:
-        return [f"cannot be asked: {error.strerror}"] * len(urls)
+        return [f"cannot be checked: {error.strerror}"] * len(urls)
     except ValueError:
         reasons = []
     if len(reasons) == len(urls):
@@ -390,7 +390,7 @@ def _ask_apprise(
         return [hint if reason == _NOT_INSTALLED else text.clean(reason, _QUOTED) for reason in reasons]
     if code is None:
         return ["was stopped" if is_stopped() else "does not answer (timeout)"] * len(urls)
-    return [f"could not be asked: the child that sends ended with {describe_exit(code)}"] * len(urls)
+    return [f"could not be checked: the sending process ended with {describe_exit(code)}"] * len(urls)
 
 
 RETRY: Final = 30.0
@@ -408,7 +408,7 @@ class Route:
     def __init__(
         self, name: str, send: Send, *, retry: float = RETRY, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`name` stands before the reason of a failure: `slack`, `command tell`."""
+        """`name` precedes the reason of a failure: `slack`, `command tell`."""
         self.name, self._send, self._clock = name, send, clock
         self._waiting: deque[Message] = deque()
         self._backoff = Backoff(retry, _LONGEST_RETRY)
@@ -517,7 +517,7 @@ class Messenger:
 
     @property
     def trouble(self) -> str:
-        """What was not delivered and why, in one line; empty where all was delivered."""
+        """Reasons why messages were not delivered, in one line; empty where all were."""
         reasons = [one for one in (self._failure, *(route.trouble for route in self._routes)) if one]
         return f"messages: {'; '.join(reasons)}" if reasons else ""
 
@@ -572,7 +572,7 @@ class Messenger:
             self._failure = ""
             if not is_leader and self._schedule.policy.sends and (words := self._silent_leader()):
                 self._failure = f"none are sent: {words}"
-        except Exception as error:  # noqa: BLE001 - a fault of ours must be seen, and must not end the messages
+        except Exception as error:  # noqa: BLE001 - a bug in gpuwatch must be reported, and must not stop the messages
             self._failure = text.clean(f"failed: {type(error).__name__}: {error}", 200)
             return _PAUSE
         check_at = self._check_at if is_leader and self._check_at < math.inf else None

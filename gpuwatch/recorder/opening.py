@@ -1,11 +1,11 @@
 """Opening a store for reading, and the errors of all stores.
 
-Nothing that is read is trusted: the schema must be ours to the letter, rows that gpuwatch cannot have written are
-counted and left out, and every text is cleaned again. A file of something else, of another user or of a newer gpuwatch
-is never touched.
+Nothing that is read is trusted: the schema must be exactly gpuwatch's, rows that gpuwatch cannot have written are
+counted and left out, and every text is cleaned again. A file of another program, another user or a newer gpuwatch is
+never changed.
 
-A journal beside a store is rolled back by whoever opens the store for writing, and it may name another file, which
-SQLite then deletes (sqlite.org/fileformat2.html, 3). So a file that somebody sent is never opened for writing.
+Opening a store for writing rolls back the journal next to it, and the journal may name another file, which SQLite then
+deletes (sqlite.org/fileformat2.html, 3). So a file that somebody sent is never opened for writing.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def connect(path: Path, mode: str, seconds: float) -> Connection:
     connection = sqlite3.connect(where, uri=True, timeout=seconds, isolation_level=None)
     connection.text_factory = _TextDecoder()
     try:
-        # A file that somebody planted runs no code of its own, and takes neither for ever nor all memory.
+        # A file that somebody planted runs no code of its own, and uses neither unlimited time nor all memory.
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
         connection.execute(f"PRAGMA hard_heap_limit = {_MOST_MEMORY}")
         connection.execute("PRAGMA trusted_schema = OFF")
@@ -100,17 +100,17 @@ def connect(path: Path, mode: str, seconds: float) -> Connection:
         found = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchmany(100)
         application = connection.execute("PRAGMA application_id").fetchone()[0]
         if application != APPLICATION and (application or found):
-            raise StoreError("it is a database of something else")
+            raise StoreError("it is a database of another program")
         version = read_version(connection)
         if version > VERSION:
-            raise StoreError(f"it is of a newer gpuwatch (version {version} of the store; this one knows {VERSION})")
+            raise StoreError(f"a newer gpuwatch wrote it (store version {version}; this gpuwatch reads {VERSION})")
         for kind, name, statement in found:
             if statement is None:  # the index of a primary key
                 continue
             if name not in STATEMENTS or kind not in ("table", "index"):
-                raise StoreError("it holds what no gpuwatch made")
+                raise StoreError("it contains objects that gpuwatch did not create")
             if " ".join(str(statement).split()) != STATEMENTS[name]:
-                raise DamagedError(f"it is damaged (its {kind} {name} is not that of gpuwatch)")
+                raise DamagedError(f"it is damaged (its {kind} {name} differs from gpuwatch's)")
     except BaseException:
         connection.close()
         raise
@@ -148,19 +148,19 @@ def check_journal(path: Path) -> None:
         with open(files.open_ordinary(journal), "rb") as file:
             file.seek(max(0, facts.st_size - len(_SUPER)))
             if file.read(len(_SUPER)) == _SUPER:
-                raise StoreError(f"its journal {journal.name} names another file, as no gpuwatch's does")
+                raise StoreError(f"its journal {journal.name} names another file, which gpuwatch never does")
 
 
 def is_shared(folder: Path) -> bool:
-    """Return whether all may add files to a folder, such as /tmp; raises StoreError where they may rename ours."""
+    """Return whether all may add files to a folder, such as /tmp; raises StoreError where they may rename its files."""
     mode = folder.stat().st_mode
     if mode & 0o002 and not mode & stat.S_ISVTX:
-        raise StoreError(f"everybody may rename what is in the folder {folder}")
+        raise StoreError(f"everybody may rename files in the folder {folder}")
     return bool(mode & 0o002)
 
 
 def _refuse_unfinished(path: Path) -> None:
-    """Refuse a store with a journal or a write-ahead log beside it; wait for a writer that is about to end."""
+    """Refuse a store with a journal or a write-ahead log next to it; wait for a writer that is about to end."""
     real = os.path.realpath(path)
     end = time.monotonic() + _WRITING_S
     while True:
@@ -168,12 +168,12 @@ def _refuse_unfinished(path: Path) -> None:
         if not left:
             break
         if time.monotonic() > end:
-            raise StoreError(f"its writer was killed or is still writing ({Path(left[0]).name} lies beside it)")
+            raise StoreError(f"its writer was killed or is still writing ({Path(left[0]).name} is next to it)")
         time.sleep(0.05)
     with open(files.open_ordinary(path), "rb") as file:
         header = file.read(20)
-    if header.startswith(_HEADER) and header[18:20] != b"\1\1":  # SQLite would make files beside it
-        raise StoreError("it is a database of something else")
+    if header.startswith(_HEADER) and header[18:20] != b"\1\1":  # SQLite would create files next to it
+        raise StoreError("it is a database of another program")
 
 
 def _has_content(name: str) -> bool:
@@ -244,18 +244,18 @@ def _explain(error: Exception, path: Path) -> tuple[type[StoreError], str]:
         case sqlite3.SQLITE_FULL:
             return kind, files.words(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), None)
         case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_ERROR:
-            # None of our own fixed statements has an error.
+            # gpuwatch's own fixed statements have no error.
             kind, reason = DamagedError, f"it is damaged ({error})"
         case sqlite3.SQLITE_INTERRUPT:
             reason = f"reading it took longer than {PATIENCE:g} s"
         case sqlite3.SQLITE_BUSY:
             reason = "another program keeps it locked"
         case sqlite3.SQLITE_READONLY if code == sqlite3.SQLITE_READONLY_ROLLBACK:
-            reason = f"the journal of an unfinished write lies beside it ({error})"
+            reason = f"the journal of an unfinished write is next to it ({error})"
         case _ if isinstance(error, UnicodeDecodeError):  # in a message of SQLite's that quotes damaged bytes
-            kind, reason = DamagedError, "it is damaged (a name in it is no text)"
+            kind, reason = DamagedError, "it is damaged (a name in it is not text)"
         case _ if isinstance(error, MemoryError):
-            reason = "it takes too much memory"
+            reason = "reading it takes too much memory"
         case _ if isinstance(error, OSError):
             return kind, files.words(error, path)
         case _:

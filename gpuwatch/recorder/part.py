@@ -66,7 +66,7 @@ class RecorderLock(files.FileLock):
 
 
 class RecorderContext(NamedTuple):
-    """What all parts of a recorder share."""
+    """State that all parts of a recorder share."""
 
     store: Store
     lock: RecorderLock
@@ -110,7 +110,7 @@ class Part:
         """Run a step; store the words of an exception in `error`."""
         try:
             step()
-        except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
+        except Exception as error:  # noqa: BLE001 - last handler of the thread: any error must reach the user
             known = isinstance(error, StoreError)
             self.error = str(error) if known else files.words(error, self.store.path)
             self.is_damaged = isinstance(error, DamagedError)

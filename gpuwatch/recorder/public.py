@@ -40,7 +40,7 @@ from gpuwatch.recorder.schema import (
 )
 
 Publish: TypeAlias = Literal["shares", "use", "none"]
-"""What is published: what is needed now, also the past by person, or nothing."""
+"""Level of what is published: present values, also the past by person, or nothing."""
 
 LARGEST: Final = 8 << 20
 """Bytes of a file, at most."""
@@ -66,18 +66,18 @@ def _levels(level: Literal["shares", "use", ""], names: str) -> dict[str, Litera
 
 _DURING: Final = "coalesce(ended, seen) >= :since AND raised < :last"
 _FIGURES: Final = "rule host gpu index severity most raised worse seen ended lasted unit peak mean last gpus"
-"""Fields of an alert that are figures; a field that is added is not public until it stands here."""
+"""Fields of an alert that are figures; a new field is not public until it is listed here."""
 
 
 def _alert(fields: str) -> str:
-    """Return the SQL of an alert of some fields; its words are made by whoever reads it."""
+    """Return the SQL of an alert of some fields; the reader makes its words."""
     parts = [f"'{name}', json_extract(alert, '$.{name}')" for name in fields.split()]
-    # Null stands for a field that the alert lacks, which a patch leaves out.
+    # A field that the alert lacks is null, which a patch leaves out.
     return f"json_patch('{{\"title\":\"\"}}', json_object('id', id, {', '.join(parts)}))"
 
 
 _PROGRAM: Final = "substr(coalesce(name, ''), 1, instr(coalesce(name, '') || ' ', ' ') - 1)"
-"""SQL of the program of a run: what follows may be an argument, or the words of a title."""
+"""SQL of the program of a run: the rest may be arguments, or words of a title."""
 _HOUR: Final = f"(at - :since) / {HOUR}"
 """SQL of the number of an hour in its day."""
 
@@ -98,7 +98,7 @@ COLUMNS: Final = {
         f"WHERE kind IN ('user', 'gpu') AND event IN (SELECT id FROM stored.events WHERE {_DURING})",
     ),
     "users": PublicTable(_levels("use", "uid name")),
-    # All runs of a program by one user are one: not who ran what when, but how much.
+    # All runs of a program by one user are one: the sums show how much a user ran, not when.
     "runs": PublicTable(
         _levels("use", "id uid key name") | _levels(_NOBODY, "launcher first last"),
         f"WHERE last >= :since AND first < :until GROUP BY uid, {_PROGRAM}",
@@ -134,7 +134,7 @@ def make_day(store: Path, day: date, publish: Publish, now: float) -> bytes:
     """
     since, until, later = (int(time.mktime((day + timedelta(days=days)).timetuple())) for days in range(3))
     values = {"now": now, "since": since, "until": until, "values": now - _VALUES if now < until else until}
-    values["last"] = inf if now < until else until  # today has what a clock dated that ran ahead
+    values["last"] = inf if now < until else until  # today also has rows from a clock that ran ahead
     if not store.exists():
         raise FileNotFoundError(store)
     for span in (MINUTE, HOUR) if now < later else (HOUR,):
@@ -192,7 +192,7 @@ class PublicDays:
         wanted: dict[date, bool] = {} if self.publish == "none" else {today: True}
         if self._last != (today, self.publish):
             self._folder.mkdir(mode=0o755, exist_ok=True)
-            self._folder.chmod(0o755)  # mkdir(2) heeds the umask
+            self._folder.chmod(0o755)  # mkdir(2) applies the umask
             if wanted:
                 oldest = date.fromtimestamp(max(now - keep, read_events(self._store).since or now))
                 wanted |= {today - timedelta(days=ago): ago <= 2 for ago in range(1, (today - oldest).days + 1)}

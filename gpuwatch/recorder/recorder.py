@@ -1,14 +1,14 @@
-"""Recorder: one thread that writes events, marks and usage to the store, whatever the number of gpuwatches.
+"""Recorder: one thread that writes events, marks and usage to the store, for any number of gpuwatches.
 
 Of all gpuwatches of a user and host the one that holds the lock records: it writes events and usage, sends messages,
 and writes the live file; another one takes over when it ends. A dashboard hands over to a `gpuwatch watch` that waits.
-Who takes over goes on with the store's open events: an active alert with the key of one is the same event, and the
+The next one continues the store's open events: an active alert with the key of one is the same event, and the
 others have ended.
 
     start ──► lock held ──► read the store, hand over its open events ──► two snapshots later: compare ──► write news
               └─► somebody else has it: hand over what is open, write nothing, ask again
 
-Marks: every gpuwatch writes what its own user acknowledged and muted, in a transaction, and reads what others did.
+Marks: every gpuwatch writes what its user acknowledged and muted, in a transaction, and reads the changes of others.
 
 The store may lie on a file system that hangs, so nothing but this thread touches it.
 """
@@ -188,11 +188,11 @@ class Recorder:
         wall: Callable[[], float] = time.time,
         make_store: Callable[..., Store] = Store,
     ) -> None:
-        """`folder` stands in for the user's state folder.
+        """`folder` replaces the user's state folder.
 
         `restore` and `attend` are called from the recorder's thread: with the events that held when a gpuwatch recorded
         last, or ended shortly before, and with what others acknowledged and muted. `was_sent` returns whether the
-        message about an alert was sent. Where only a `part` of the GPUs is watched, marks alone are kept. `watch` is
+        message about an alert was sent. Where only a `part` of the GPUs is watched, only marks are kept. `watch` is
         whether this is a `gpuwatch watch`.
         """
         path = own_store(folder)
@@ -259,7 +259,7 @@ class Recorder:
         for part in self._parts:
             part.run(part.step)
         events = self.events
-        # What is published is another file, and is made anew by itself.
+        # The public days are other files, and are written again by themselves.
         is_damaged = any(part.is_damaged for part in self._parts if part is not self._public)
         if events is not None and events.is_leader and is_damaged:
             events.run(self._set_aside)
@@ -278,12 +278,12 @@ class Recorder:
 
 
 def _silent_leader() -> str:
-    """Return which gpuwatch of this user records and sends no messages, as words; empty for none."""
+    """Return a sentence about a gpuwatch of this user that records and sends no messages; empty for none."""
     found = read_status()
     if found is None or found.sends or found.pid == os.getpid():
         return ""
     who = f"the gpuwatch that records ({find_place(found.pid)})"
-    return f"{who} began without [notify]; press L there, or `kill -HUP {found.pid}`"
+    return f"{who} started without [notify]; press L there, or run `kill -HUP {found.pid}`"
 
 
 def find_place(pid: int, proc: Path = procfs.PROC) -> str:
@@ -311,7 +311,7 @@ class Sinks:
         """Make the sinks and add them to the monitor.
 
         `watch` is whether this is a `gpuwatch watch`, which comes before dashboards and keeps usage even where the
-        configuration says that a dashboard keeps none. Where only a `part` of the GPUs is watched, marks alone are
+        configuration says that a dashboard keeps none. Where only a `part` of the GPUs is watched, only marks are
         written. A `service` publishes for everybody what `publish` in the configuration says.
         """
         self._watch, self._service, self._monitor = watch, service, monitor
@@ -339,7 +339,7 @@ class Sinks:
             self._sinks += [self._messenger, self._live]
         self.configure(config, config)
         monitor.add(*self._sinks)
-        recorder.start()  # what held before is to be known before the first snapshot is judged
+        recorder.start()  # earlier alerts must be known before the first snapshot is judged
 
     def configure(self, old: Config, new: Config) -> None:
         if self._messenger is not None and new.notify != old.notify:
@@ -351,7 +351,7 @@ class Sinks:
             self._live.is_wanted, self._live.sends = new.publish != "none" or not self._service, new.notify.sends
 
     def _restore(self, events: Sequence[Alert]) -> None:
-        """Go on with the store's events: the messenger knows what was sent before the monitor has them."""
+        """Continue the store's events: the messenger must know which were sent before the monitor has them."""
         if self._messenger is not None:
             self._messenger.restore(events)
         self._monitor.restore(events)

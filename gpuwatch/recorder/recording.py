@@ -3,7 +3,7 @@
 A row of the table has the snapshots of ten seconds, compressed by lzma:
 
     body     = standing, then one line of JSON for each snapshot
-    standing = {"idle": […], "alerts": […]}    what held before the first snapshot of the row
+    standing = {"idle": […], "alerts": […]}    alerts and idle times before the first snapshot of the row
 
 All other tables are those of the store, made from the snapshots as they are recorded.
 """
@@ -38,7 +38,7 @@ from gpuwatch.recorder.use import read_means
 T = TypeVar("T")
 
 ROW_S: Final = 10.0
-"""Seconds of snapshots in one row: what is lost when gpuwatch is killed, at most."""
+"""Seconds of snapshots in one row: the most that is lost when gpuwatch is killed."""
 LARGEST_ROW: Final = 16 * 2**20
 """Bytes of the lines of a row after which the writer begins another."""
 LARGEST: Final = 2 * LARGEST_ROW
@@ -63,11 +63,11 @@ _TIMES: Final = frozenset({"taken", "since", "searched", "started", "raised", "s
 """Fields with wall-clock times."""
 _ODD_TIME: Final = re.compile(rb'"(?:%s)":(?!0[.,}]|[1-3]?[0-9]{1,9}[.,}]|null)' % b"|".join(map(str.encode, _TIMES)))
 """Time that may be later, or before 1970."""
-_SET_BACK: Final = "the clock was set back; of a time that was recorded twice the later recording is read"
+_SET_BACK: Final = "the clock was set back; where a time was recorded twice, the later recording is used"
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """What held before the first snapshot of a row."""
+    """Alerts and idle times before the first snapshot of a row."""
 
     idle: tuple[IdleHolding, ...] = ()
     alerts: tuple[Alert, ...] = ()
@@ -96,12 +96,12 @@ def pack(standing: Standing, lines: Iterable[bytes]) -> bytes:
 
 
 def other_format(connection: Connection) -> str | None:
-    """Return the error of a recording whose snapshots are in another schema than ours; None where they are not."""
+    """Return the error of a recording whose snapshots have another schema than this gpuwatch's; None otherwise."""
     schema, version = read_about(connection, "snapshots", 9), read_about(connection, "version", 20)
     if not schema.isdigit() or int(schema) == SCHEMA:
         return None
-    mend = "; install the newer one" if int(schema) > SCHEMA else ""
-    return f"recorded by gpuwatch {version} with schema {schema}, and this gpuwatch knows schema {SCHEMA}{mend}"
+    hint = "; install the newer one" if int(schema) > SCHEMA else ""
+    return f"recorded by gpuwatch {version} with schema {schema}, and this gpuwatch knows schema {SCHEMA}{hint}"
 
 
 def unpack(body: bytes) -> list[bytes]:
@@ -122,7 +122,7 @@ def unpack(body: bytes) -> list[bytes]:
 class Recording:
     """Recording of one host in one or several files; any thread may read it.
 
-    Each read opens its file and closes it again, so that no transaction is kept open beside a writer.
+    Each read opens its file and closes it again, so that no transaction stays open next to a writer.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -152,7 +152,7 @@ class Recording:
         return self._read(self._rows(at, until))
 
     def play(self, at: float) -> tuple[Standing, Iterator[Snapshot]]:
-        """Return what held before the row that has the time `at`, and the snapshots from that row on."""
+        """Return the state before the row that has the time `at`, and the snapshots from that row on."""
         rows = self._rows(at, inf)
         try:
             standing = _decode_checked(self._lines(rows[0])[0], Standing)
@@ -188,7 +188,7 @@ class Recording:
                 for line in self._lines(row)[1:]:
                     snapshot = read_snapshot(line)
                     if not row.since <= snapshot.taken <= row.until:
-                        raise DamagedRowError("a snapshot is of another time")
+                        raise DamagedRowError("a snapshot has the wrong time")
                     if snapshot.taken > newest:
                         newest = snapshot.taken
                         yield snapshot
@@ -222,7 +222,7 @@ class Recording:
         name = clean(str(path))
         with explained(path), reading(path, named=True, repairs=True) as connection:
             if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'snapshots'").fetchone():
-                raise UsageError(f"{name}: it has events and use, and no snapshots; `--file` reads those")
+                raise UsageError(f"{name}: it has events and use, but no snapshots; read it with `--file`")
             if words := other_format(connection):
                 raise UsageError(f"{name}: {words}")
             host, self.limits = read_about(connection, "host"), read_about(connection, "limits", 100_000)
@@ -237,13 +237,13 @@ class Recording:
         if len(kept) < len(rows):
             self._add_note(f"{name}: {_SET_BACK}")
         if not kept:
-            raise UsageError(f"{name}: nothing is recorded in it")
+            raise UsageError(f"{name}: it contains no snapshots")
         self.rows += kept
         return host
 
 
 def without_replaced(rows: Iterable[RecordingRow]) -> list[RecordingRow]:
-    """Return rows by time, without those of which a later row has the same time: the clock was set back in between."""
+    """Return rows by time, without those whose time a later row has too: the clock was set back in between."""
     kept: list[RecordingRow] = []
     for row in sorted(rows):
         while kept and kept[-1].until >= row.since and kept[-1].id < row.id:
@@ -280,7 +280,7 @@ def _are_times(since: object, until: object) -> bool:
 def read_snapshot(line: bytes) -> Snapshot:
     """Decode a snapshot that somebody sent, with clean texts and believable numbers; raises DamagedRowError."""
     try:
-        # Looking at each value takes four times as long.
+        # Checking each value takes four times as long.
         snapshot = _decode_snapshot(line) if _is_plain(line) else _decode_checked(line, Snapshot)
     except (ValueError, RecursionError):
         raise DamagedRowError("it is damaged") from None

@@ -1,7 +1,7 @@
-"""Writer of a recording: a sink that adds a row of snapshots, and what came of them, every ten seconds.
+"""Writer of a recording: a sink that adds a row of snapshots every ten seconds, with their events, use and means.
 
-All that may wait is done on a thread of its own. Events, use and means are made again from the snapshots as they are
-recorded, so that nothing in the file says more than these.
+A separate thread does everything that may wait. Events, use and means are made again from the snapshots as they are
+recorded, so that the file contains nothing else.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class RecordingWriter:
         self._busy: float | None = None
         """Time at which a call began that may wait for the disk."""
         self._retry_at = 0.0
-        # What follows belongs to the worker.
+        # Used only by the worker.
         self._anonymise = Anonymiser(commands)
         limits = limits or Limits()
         # The name of a user's own rule may be that of a person.
@@ -96,7 +96,7 @@ class RecordingWriter:
         self._alerts: tuple[Alert, ...] = ()
         """Alerts that hold after it."""
         self._standing = Standing()
-        """What held before the row that is being made."""
+        """Alerts and idle times before the row that is being made."""
         self._lines: list[bytes] = []
         """Snapshots of that row."""
         self._since = 0.0
@@ -164,10 +164,10 @@ class RecordingWriter:
         except FileNotFoundError:
             pass
         except StoreError:
-            if self._path.lstat().st_size:  # an empty file is as good as none
+            if self._path.lstat().st_size:  # an empty file counts as none
                 raise
         if self._host and self._commands is Commands.ANONYMISED:
-            raise StoreError(f"{name}: the stand-ins of --anonymise last for one run")
+            raise StoreError(f"{name}: a recording made with --anonymise cannot be continued")
         self._store.write(self._write_facts)
 
     def _write_facts(self, connection: Connection) -> None:
@@ -182,7 +182,7 @@ class RecordingWriter:
         while self._waiting:
             try:
                 self._add(*self._waiting.popleft())
-            except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
+            except Exception as error:  # noqa: BLE001 - last handler of the thread: any error must reach the user
                 self._error, self._lost = f"{type(error).__name__}: {error}", self._lost + 1
             self._write()
         if self._lines and time.monotonic() >= self._began + self._pace:
@@ -256,7 +256,7 @@ class RecordingWriter:
             self._busy = time.monotonic()
             try:
                 self._store.write(self._write_row)
-            except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
+            except Exception as error:  # noqa: BLE001 - last handler of the thread: any error must reach the user
                 self._error = str(error) if isinstance(error, StoreError) else files.words(error, None)
                 self._retry_at = time.monotonic() + ROW_S
             else:
@@ -279,7 +279,7 @@ class RecordingWriter:
 
 
 def _delete_oldest(connection: Connection, size: int) -> None:
-    """Delete the oldest rows, and what is older than the others, until the store uses at most `size` bytes."""
+    """Delete the oldest rows, and everything older than the others, until the store uses at most `size` bytes."""
     before = None
     while used_bytes(connection) > size:
         rows = connection.execute("SELECT id FROM snapshots ORDER BY id LIMIT 13").fetchall()

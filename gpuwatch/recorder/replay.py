@@ -1,6 +1,6 @@
 """Replay: a source that plays the snapshots of a recording, from any time and at any speed.
 
-Where the replay moves to another time, the monitor is restarted with a history and an engine that know what came
+Where the replay moves to another time, the monitor is restarted with a history and an engine that know the state
 before: the alerts and idle times that held, each snapshot of at least one minute before, and the means of an hour.
 """
 
@@ -30,7 +30,7 @@ LEAD: Final = 60.0
 """Seconds before a time whose snapshots are added to the history before that time is shown: the sparklines show as
 much, and rules about memory that grows need them."""
 NEAR: Final = 60.0
-"""Seconds ahead up to which a move goes on with the same history."""
+"""Seconds ahead up to which a move keeps the same history."""
 GAP: Final = 30.0
 """Seconds without a snapshot from which on they count as a gap; at least `_GAP_INTERVALS` intervals."""
 _GAP_INTERVALS: Final = 5
@@ -94,7 +94,7 @@ class Replay:
         self._worker = Worker("gpuwatch-minutes")
         self._events = recording.events().alerts
 
-    # -- what the user does ----------------------------------------------------------------------------------------
+    # -- commands of the user --------------------------------------------------------------------------------------
 
     @property
     def playback(self) -> Playback:
@@ -139,8 +139,8 @@ class Replay:
 
     @property
     def notes(self) -> Sequence[str]:
-        """What the viewer should know of the recording so far, in one line each."""
-        return [*self._own_notes, *(f"not all can be read: {note}" for note in self._recording.notes)]
+        """Notes about the recording for the viewer, one line each."""
+        return [*self._own_notes, *(f"a part cannot be read: {note}" for note in self._recording.notes)]
 
     def load_older(self, timeline: Timeline, until: float) -> None:
         """Add the means of the day before a wall-clock time to a timeline; may take seconds."""
@@ -257,7 +257,7 @@ class Replay:
                 self._worker(partial(self._load_hour, self._history, newest.taken))
 
     def _begin(self, at: float) -> None:
-        """Begin anew at a time or a moment before it, with what was known then."""
+        """Begin again at a time or shortly before it, with the state of that time."""
         standing, self._snapshots = self._recording.play(at)
         self._ahead, self._newest, self._gap = next(self._snapshots, None), None, None
         self._past.clear()

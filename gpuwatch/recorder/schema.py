@@ -1,6 +1,6 @@
 """Form of stores: the names of their files, their tables, their facts and transactions.
 
-People have such files: what changes here changes `VERSION`.
+Users have such files: a change here changes `VERSION`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ TABLES: Final = (
     """CREATE TABLE events (id TEXT PRIMARY KEY, key TEXT, rule TEXT, severity INTEGER, gpu TEXT,
         raised REAL, seen REAL, ended REAL, alert TEXT)""",
     "CREATE INDEX events_by_key ON events (key)",
-    # Of what report counts: `kind` is gpu, or user or run of those who cause the event; `who` is the key of a GPU, a
-    # uid, or the uid and key of a run: `1001/4711:88211`.
+    # Subjects that a report counts: `kind` is gpu, or the user or run that causes the event; `who` is the key of a GPU,
+    # a uid, or the uid and key of a run: `1001/4711:88211`.
     """CREATE TABLE event_about (event TEXT NOT NULL, kind TEXT NOT NULL, who NOT NULL,
         PRIMARY KEY (event, kind, who)) WITHOUT ROWID""",
     "CREATE TABLE gaps (since REAL, until REAL, lost INTEGER)",
@@ -58,7 +58,7 @@ TABLES: Final = (
         power REAL, temperature REAL, PRIMARY KEY (at, gpu)) WITHOUT ROWID""",
 )
 SNAPSHOT_TABLES: Final = (
-    # In a recording alone. A row has the snapshots of ten seconds; `recording.py` says what `body` is.
+    # Only in a recording. A row has the snapshots of ten seconds; `recording.py` says what `body` is.
     """CREATE TABLE snapshots (id INTEGER PRIMARY KEY, since REAL NOT NULL, until REAL NOT NULL,
         count INTEGER NOT NULL, body BLOB NOT NULL)""",
     # With it the list of all rows is read without their bodies.
@@ -76,12 +76,12 @@ ON_CONFLICT: Final = "ON CONFLICT (at, span, gpu, run) DO UPDATE SET " + ", ".jo
 
 
 def own_store(folder: Path | None = None) -> Path:
-    """Return the path of the user's own store; `folder` stands in for the user's state folder."""
+    """Return the path of the user's own store; `folder` replaces the user's state folder."""
     return (folder or files.state_folder()) / f"gpuwatch-{files.host_name()}.{VERSION}.sqlite"
 
 
 def lock_path(store: Path, duty: str = "") -> Path:
-    """Return the path of the lock file beside a store that elects who does `duty`: recording by default."""
+    """Return the path of the lock file next to a store that elects the process for `duty`: recording by default."""
     return store.parent / f"{store.name.removesuffix('.sqlite')}{f'-{duty}' if duty else ''}.lock"
 
 
@@ -107,10 +107,10 @@ def day_of(path: Path) -> date:
 
 
 def file_state(path: Path) -> tuple[int, int, int] | None:
-    """Return inode, time and size of a file, which tell whether it has changed; None where there is no file."""
+    """Return inode, time and size of a file, which show whether it has changed; None where there is no file."""
     try:
         facts = path.lstat()
-    except OSError:  # what is wrong is said by reading it
+    except OSError:  # reading it reports the error
         return None
     return facts.st_ino, facts.st_mtime_ns, facts.st_size
 

@@ -44,7 +44,7 @@ _MOST_PAGES: Final = (1 << 32) - 2
 KEEP: Final = 90.0 * 24 * 3600
 LARGEST: Final = 64 << 20
 EVENTS_BYTES: Final = 32 << 20
-"""Bytes of the file for events and minutes, besides the bytes that the user allows for usage."""
+"""Bytes of the file for events and minutes, in addition to the bytes that the user allows for usage."""
 _MOST_EVENTS: Final = 20_000
 """Events that are kept, at most: the newest ones, about 14 MiB."""
 _STEPS: Final = (7 * 24 * HOUR, 24 * HOUR, HOUR)
@@ -102,7 +102,7 @@ class Store:
                 with transaction(connection):
                     change(connection)
             except sqlite3.OperationalError as error:
-                # Where the file has room it is the disk that has none.
+                # If the file has room, the disk is full.
                 if error_code(error) & 0xFF != sqlite3.SQLITE_FULL or _has_room(connection, pages):
                     raise
                 _make_room(connection, pages)
@@ -120,7 +120,7 @@ class Store:
             connection.execute("VACUUM")
 
     def set_aside(self) -> str:
-        """Rename a damaged file, with its journal, and return a line that says so; raises StoreError."""
+        """Rename a damaged file, with its journal, and return a line about it; raises StoreError."""
         name = self.path.name
         with explained(self.path), files.opened_folder(self.path.parent, private=self._private):
             for number in range(_MOST_ASIDE):
@@ -128,12 +128,12 @@ class Store:
                 journal, journal_aside = (one.with_name(f"{one.name}-journal") for one in (self.path, aside))
                 if os.path.lexists(aside) or os.path.lexists(journal_aside):
                     continue
-                # The journal first: beside a new file it would be taken for the journal of that one.
+                # The journal first: next to a new file it would count as the journal of that file.
                 with contextlib.suppress(FileNotFoundError):
                     journal.rename(journal_aside)
                 self.path.rename(aside)
-                return text.clean(f"{name} was damaged and is kept as {aside.name}; a new one is begun", 300)
-            raise StoreError(f"it is damaged, and {_MOST_ASIDE} damaged ones are kept already; remove these")
+                return text.clean(f"{name} was damaged and is now {aside.name}; a new file was started", 300)
+            raise StoreError(f"it is damaged, and {_MOST_ASIDE} damaged files are kept already; remove them")
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[Connection]:
@@ -149,14 +149,14 @@ class Store:
                 check_journal(self.path)
             with contextlib.closing(connect(self.path, "rw", self._patience)) as connection:
                 connection.set_progress_handler(None, 0)
-                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # heeded before the first table alone
+                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # has an effect only before the first table
                 connection.execute(f"PRAGMA journal_mode = {'TRUNCATE' if in_shared else 'DELETE'}")
                 connection.execute("PRAGMA synchronous = EXTRA")
                 create_tables(connection, (*TABLES, *(SNAPSHOT_TABLES if self._recording else ())))
                 connection.execute(f"PRAGMA max_page_count = {self._pages(connection)}")
                 yield connection
             if not files.is_same_file(facts, self.path):
-                raise StoreError("it was taken away while it was written")
+                raise StoreError("it was removed while it was written")
 
     def _claim(self) -> os.stat_result:
         """Return the `stat` result of our file, created where it is missing; raises OSError.
@@ -188,7 +188,7 @@ class Store:
         return (self.largest + EVENTS_BYTES) // int(connection.execute("PRAGMA page_size").fetchone()[0])
 
 
-# -- Which rows are deleted or added up, so that the file stays within its bounds ---------------------------------
+# -- Deletion and summing of rows, so that the file stays within its bounds -------------------------------------------
 
 
 def _prune(connection: Connection, now: float, keep: float, pages: int) -> None:

@@ -1,7 +1,7 @@
-"""Use: who held and used how much of which GPU, and the means that graphs draw: counted, stored by minute, summed up.
+"""Use of GPUs by people and runs, and means for graphs: counted, stored by minute, summed up.
 
 A row of the table `use` belongs to a minute, a GPU and a run; after a week the rows of an hour are added into one. The
-GPU itself has a row too, of run 0: the seconds in which nobody held it, so that all its rows together are the seconds
+GPU itself has a row too, of run 0: the seconds in which nobody held it. All its rows together are the seconds
 in which it was watched. Times are in seconds, moments in seconds since the epoch, sizes in bytes.
 """
 
@@ -204,14 +204,14 @@ class UseCounter:
                 known = _KnownRun(source, run, name, launcher)
             if before is not None and before.run != known.run:
                 read = before.source[2] is not None
-                if process.uid is None or (read and process.context is None):  # it was known, and has gone since
+                if process.uid is None or (read and process.context is None):  # it was known, and has ended since
                     known = before
                 elif not read:
                     self._sums.moved[before.run] = known.run
             seen[process.key] = known
             uid = known.run.uid
             users = self._sums.users
-            is_named = process.user not in ("", str(uid))  # a sampler that was started anew does not know it at first
+            is_named = process.user not in ("", str(uid))  # a restarted sampler does not know it at first
             users[uid] = UNSEEN_USER if uid == NOBODY else process.user if is_named else users.get(uid, str(uid))
             self._note_run(known.run, known.name, known.launcher, snapshot.taken)
         self._known = seen
@@ -223,7 +223,7 @@ class UseCounter:
 
 
 def run_name(process: Process) -> str:
-    """Return the name of a process's run, or of what it runs: `train.py`, `vllm serve meta/llama`."""
+    """Return the name of a process's run, or of its program: `train.py`, `vllm serve meta/llama`."""
     named = process.run.name if process.run is not None else ""
     return named or format_run_name(split_command(process.command)) or process.name or UNSEEN_USER
 
@@ -246,7 +246,7 @@ _MOVE: Final = f"""{ADD_USE} SELECT at, span, gpu, ?, ?, {", ".join(USE_COLUMNS)
     WHERE run = ? AND at >= ? {ON_CONFLICT}"""
 _GPU: Final = """INSERT INTO gpus (uuid, number, name, total) VALUES (?, ?, ?, ?)
     ON CONFLICT (uuid) DO UPDATE SET number = excluded.number, name = excluded.name, total = excluded.total"""
-# A number stands for a name only as long as that is not known.
+# A number replaces a name only while the name is not known.
 _USER: Final = """INSERT INTO users VALUES (?, ?) ON CONFLICT (uid) DO UPDATE SET name = excluded.name
     WHERE excluded.name != CAST(uid AS TEXT)"""
 _RUN: Final = """INSERT INTO runs (uid, key, name, launcher, first, last) VALUES (?, ?, ?, ?, ?, ?)
@@ -318,7 +318,7 @@ def _write_means(connection: Connection, means: Sequence[Minute], keep: float) -
         rows = [(int(one.at), *(row.get(metric) for metric in _OF_GPU), gpu) for gpu, row in gpus.items()]
         connection.executemany(_GPU_VALUES, rows)
     newest = int(means[-1].at)
-    for table in ("graph_values", "gpu_values"):  # a minute to come is one of a clock that was wrong
+    for table in ("graph_values", "gpu_values"):  # a future minute comes from a wrong clock
         connection.execute(f"DELETE FROM {table} WHERE at < ? OR at > ?", (newest - keep, newest))
 
 
@@ -400,7 +400,7 @@ def load_older(timeline: Timeline, until: float, *, folder: Path | None = None, 
     """Add the means of the stores to a timeline, up to a wall-clock time; not for a demo or a replay.
 
     It reads files, and takes about a second for a whole day: call it on a thread of its own. Raises StoreError, once
-    all were read. A store that does not exist adds nothing. `folder` stands in for the user's state folder.
+    all were read. A store that does not exist adds nothing. `folder` replaces the user's state folder.
     """
     errors: list[StoreError] = []
     runs: dict[str, list[RecordedRun]] = {}
@@ -494,7 +494,7 @@ _PART: Final = "(min(at + span, :until) - max(at, :since)) / span"
 _TOTALS: Final = f"""sum({_PART} * gpu_s), sum({_PART} * gpu_s * busy_s / held_s),
     sum({_PART} * gpu_s * unknown_s / held_s), sum({_PART} * byte_s), sum({_PART} * idle_byte_s),
     sum({_PART} * gpu_s * unsized_s / held_s), sum({_PART} * gpu_s)"""
-"""The fields of `Use`, of which `held` is the run's part of the GPU's time."""
+"""The fields of `Use`; `held` is the run's part of the GPU's time."""
 By: TypeAlias = Literal["user", "gpu", "run"]
 
 _ABOUT: Final = "SELECT event, who FROM event_about WHERE kind = ?"
@@ -583,8 +583,8 @@ def read_reports(
 ) -> list[UseReport]:
     """Add up the use in some stores of one host from the start of the minute of `since` (wall clock) to `until`.
 
-    All ways are of one moment. Of what is kept by hour the part of the hour counts, and its idle time is that of the
-    hour's means. Where a public day has use of a time, what other stores have of that time is left out, so that
+    All sums are of one moment. Of what is kept by hour the part of the hour counts, and its idle time is that of the
+    hour's means. Where a public day has use of a time, the values of other stores for that time are left out, so that
     nothing counts twice; events are those of `read_all_events`. Raises FileNotFoundError and StoreError.
     """
     reports = [UseReport(by, float(floor(since / MINUTE) * MINUTE), until) for by in ways]
@@ -608,7 +608,7 @@ def read_reports(
             connection.create_function("is_new", 2, is_new if path not in days else lambda *_: True)
             connection.execute("BEGIN")
             spans = connection.execute("SELECT DISTINCT at, span FROM use").fetchall() if path in days else []
-            if path in days and not spans:  # it publishes no use, and says nothing of who caused its events
+            if path in days and not spans:  # it publishes no use, and does not name the causes of its events
                 continue
             for report, lines, ids in zip(reports, lines_by_way, about, strict=True):
                 _add_store(connection, report, lines)
@@ -663,7 +663,7 @@ def _add_store(connection: Connection, report: UseReport, lines: dict[object, Us
         return line
 
     if by == "gpu":
-        for gpu, (seconds, free) in watched.items():  # one that nobody held was watched all the same
+        for gpu, (seconds, free) in watched.items():  # a GPU that nobody held was watched too
             if found := find_line(gpu):
                 found.watched, found.free = found.watched + seconds, found.free + free
     for id, gpu, *sums in rows(f"SELECT {'uid' if by == 'user' else by}, {_SUMS}"):

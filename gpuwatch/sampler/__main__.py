@@ -1,4 +1,4 @@
-"""Entry point of the sampler: forks the inspector while nothing of the driver is loaded, then runs the sampler.
+"""Entry point of the sampler: forks the inspector before the driver is loaded, then runs the sampler.
 
 See `gpuwatch.sampler.main` for the command line.
 """
@@ -15,7 +15,7 @@ from gpuwatch.inspector.__main__ import main as inspect
 
 
 def main(arguments: Sequence[str]) -> None:
-    gc.disable()  # what is imported stays: looking through it frees nothing
+    gc.disable()  # imported objects stay: collecting them frees nothing
     gc.freeze()
     inspector = None
     if "--no-declared" not in arguments:

@@ -28,7 +28,7 @@ OWN = 60.0
 now listen on a port."""
 
 POLL = 0.2
-"""Seconds between two polls, at most, while answers are expected: a hang is noticed that much later."""
+"""Seconds between two polls, at most, while answers are expected: a hang may be noticed later by so much."""
 
 _ROOM = 8 << 20
 """Bytes of the declarations of all processes together: of thousands of processes each sends less."""
@@ -37,12 +37,10 @@ _PENDING = Declared(knowledge=Knowledge.PENDING)
 
 _ABSENT = {
     Presence.GONE: Declared(knowledge=Knowledge.UNREADABLE, words="the kernel has no such process"),
-    Presence.HIDDEN: Declared(knowledge=Knowledge.UNREADABLE, words="/proc is mounted so that it is hidden from us"),
+    Presence.HIDDEN: Declared(knowledge=Knowledge.UNREADABLE, words="/proc is mounted with hidepid, which hides it"),
     Presence.ELSEWHERE: Declared(knowledge=Knowledge.UNREADABLE, words="it is in another PID namespace"),
-    Presence.UNREADABLE: Declared(knowledge=Knowledge.UNREADABLE, words="it could not be read just now"),
-    Presence.UNSURE: Declared(
-        knowledge=Knowledge.UNREADABLE, words="it may be another process, outside of this container"
-    ),
+    Presence.UNREADABLE: Declared(knowledge=Knowledge.UNREADABLE, words="it could not be read this time"),
+    Presence.UNSURE: Declared(knowledge=Knowledge.UNREADABLE, words="it may be a process outside this container"),
 }
 
 
@@ -72,11 +70,11 @@ class DeclarationCache:
     def __init__(
         self, inspector: InspectorClient, clock: Callable[[], float] = time.monotonic, *, viewer: int | None = None
     ) -> None:
-        """`viewer` is our uid by default."""
+        """`viewer` is this process's uid by default."""
         self.news = False
         """Whether answers have come since the last annotation."""
         self.published: Mapping[tuple[int, int], Declared] = {}
-        """What the machine's service says of processes that we may not read, by PID and start time."""
+        """Declarations from the machine's service for processes that gpuwatch may not read, by PID and start time."""
         self._inspector = inspector
         self._clock = clock
         self._known: dict[tuple[int, int], _Entry] = {}
@@ -100,12 +98,14 @@ class DeclarationCache:
         self.collect()
         self.news = False
         room = ROOM
-        while room * len(processes) > _ROOM:  # by halves: not all are to be cut anew whenever one comes or goes
+        while (
+            room * len(processes) > _ROOM
+        ):  # by halves, so that one process more or less rarely changes the texts of all
             room //= 2
         held: defaultdict[int, HeldGpus] = defaultdict(HeldGpus)
         for gpu in gpus:
             for one in gpu.holdings:
-                if one.memory != 0 and one.kind != "G":  # graphics do not heed CUDA's variables
+                if one.memory != 0 and one.kind != "G":  # graphics ignore CUDA's variables
                     before = held[one.pid]
                     held[one.pid] = HeldGpus(before.gpus | {gpu.uuid}, before.confined or "M" in one.kind)
         return tuple(self._annotated(process, room, held.get(process.pid, HeldGpus()), gpus) for process in processes)
@@ -117,7 +117,7 @@ class DeclarationCache:
             if entry is None:
                 continue
             entry.waiting = False
-            if not answer.ended or entry.context is None:  # else what was read while it ran stays
+            if not answer.ended or entry.context is None:  # else the declarations that were read while it ran stay
                 entry.declared = entry.sent = answer.declared
                 entry.context, entry.room = answer.context, ROOM
                 self.news = True
@@ -190,10 +190,10 @@ class DeclarationCache:
             self._inspector.retain(self._known)
 
     def _set_gpus(self, gpus: Sequence[Gpu], count: int) -> None:
-        """Tell the inspector the machine's GPUs; of a GPU in trouble the values that were last known."""
+        """Send the machine's GPUs to the inspector; for a GPU in trouble the last known values."""
         by_index = {gpu.index: gpu_facts(gpu, self._facts.get(gpu.uuid)) for gpu in gpus}
         self._facts |= {one.uuid: one for one in by_index.values()}
-        absent = [index for index in range(count) if index not in by_index]  # left alone, by the user or by us
+        absent = [index for index in range(count) if index not in by_index]  # skipped by the user or by gpuwatch
         facts = (*by_index.values(), *(GpuFacts(index=index, uuid=f"index-{index}") for index in absent))
         ordered = tuple(sorted(facts, key=lambda one: one.index))
         if ordered != self._inspector.gpus:  # else the very same stays, which is quickly compared

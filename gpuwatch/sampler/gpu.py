@@ -184,7 +184,7 @@ class Device:
             with self._about():
                 if self._handle is None:
                     self._open()
-                    started = clock()  # waking a GPU takes seconds and is no sign of sickness
+                    started = clock()  # waking a GPU takes seconds and is not a failure
                 self._read(started)
         except Failed as failed:
             self._fail(failed)
@@ -401,13 +401,13 @@ class Device:
 
     def _unattributed(self, memory: Memory) -> Reading:
         if memory.unified or memory.reserved is Reason.UNSUPPORTED:
-            return Reason.UNSUPPORTED  # nothing tells what of the used memory is the driver's own
+            return Reason.UNSUPPORTED  # the driver's own part of the used memory is not known
         held = self._processes.memory
         if not known(memory.used) or not known(held) or not self._processes.complete:
             return Reason.NO_SAMPLE
         return max(0, memory.used - held)
 
-    # -- what goes wrong -------------------------------------------------------------------------------------------
+    # -- failures --------------------------------------------------------------------------------------------------
 
     def _fail(self, failed: Failed) -> None:
         health, words = nvml.health(failed)
@@ -415,7 +415,7 @@ class Device:
             self._timeouts += 1
             if self._timeouts >= _TIMEOUTS:
                 health = Health.SILENT
-            elif self._handle is not None:  # once is no sickness: the figures stay, and their age is seen to grow
+            elif self._handle is not None:  # once is no failure: the figures stay, and their age grows on screen
                 self.row = msgspec.structs.replace(self.row, words=words)
                 return
         self.failure = failed
@@ -466,7 +466,7 @@ class Device:
         try:
             with self._about():
                 _, index, _ = self._find()
-        except Failed as failed:  # what else is wrong it says when it is sampled
+        except Failed as failed:  # the next sample reports other failures
             if failed.code in nvml.NOT_THERE:
                 self.mark_missing()
             return False

@@ -117,7 +117,7 @@ class SampledGpus:
                 progress()
         self._check_driver()
         if any(device.moved or (device.failure and device.failure.code in nvml.NOT_THERE) for device in asked):
-            self._count_due = 0.0  # before the next sample, look where they all are
+            self._count_due = 0.0  # look up all indices before the next sample
         self._shared.events.collect()
         self._update_xids()
 
@@ -139,7 +139,7 @@ class SampledGpus:
         if codes_seen and len(codes_seen) == len(failures) and nvml.WHOLE_DRIVER.issuperset(codes_seen):
             raise Unusable(SourceState.DRIVER_DOWN, explain_down(codes_seen[0], self._shared.proc))
 
-    # -- GPUs that come and go -------------------------------------------------------------------------------------
+    # -- added and removed GPUs ---------------------------------------------------------------------------------------
 
     def _recount(self) -> None:
         """Check whether the driver's list has changed, and look the GPUs up again where it has."""

@@ -69,11 +69,11 @@ def loaded_driver(proc: Path = PROC) -> str:
 def lists_own_pids(proc: Path = PROC) -> bool:
     """Return whether the driver certainly lists processes by the PIDs of our PID namespace, and only those.
 
-    In a container an older driver gives the PIDs of the host, any of which may be one of the container's by chance.
+    In a container an older driver gives the PIDs of the host, and any of them may by chance be a PID in the container.
     The open kernel modules translate the list since 535.113.01 and the memory of each process since 565.57.01; between
-    the two a process has the memory of whoever has its number on the host. Source: _gpuConvertPid in gpu_rmapi.c of
-    NVIDIA/open-gpu-kernel-modules. Of the proprietary modules and of WSL nothing like it is published. That a process
-    has the device open proves nothing: each CUDA program in the container has.
+    the two, the memory is that of the process with the same number on the host. Source: _gpuConvertPid in gpu_rmapi.c
+    of NVIDIA/open-gpu-kernel-modules. Nothing is published about the proprietary modules and WSL. An open device file
+    is no proof: each CUDA program in the container has one.
     """
     found = _OPEN_MODULE.search(_text(proc / "driver/nvidia/version"))
     return found is not None and (int(found[1]), int(found[2])) >= (565, 57)
@@ -92,7 +92,7 @@ def library_version(proc: Path = PROC) -> str:
 def limit_memory(room: int) -> None:
     """Limit the memory that this process may map to `room` bytes more than now; a lower limit of the user stays.
 
-    Beyond the limit Python raises MemoryError and malloc(3) returns NULL. Source: RLIMIT_AS in getrlimit(2),
+    Above the limit Python raises MemoryError and malloc(3) returns NULL. Source: RLIMIT_AS in getrlimit(2),
     `size` in proc_pid_statm(5).
     """
     try:
@@ -100,7 +100,7 @@ def limit_memory(room: int) -> None:
         limit, hard = resource.getrlimit(resource.RLIMIT_AS)
         if limit == resource.RLIM_INFINITY or limit > most:
             resource.setrlimit(resource.RLIMIT_AS, (most, hard))
-    except (OSError, ValueError):  # no /proc, or a sandbox that forbids it: it is a last wall, and not the first
+    except (OSError, ValueError):  # no /proc, or a sandbox that forbids it: this limit is only the last protection
         return
 
 
@@ -186,6 +186,6 @@ class _Cgroups:
 
 
 def _upwards(mount: Path, path: str) -> list[Path]:
-    """Return the folders of a cgroup and of those above it, the lowest first; a container may show the top alone."""
+    """Return the folders of a cgroup and of those above it, the lowest first; a container may show only the top."""
     folder = mount / ("" if ".." in path else path.lstrip("/"))
     return [one for one in (folder, *folder.parents) if one.is_relative_to(mount) and one.is_dir()]

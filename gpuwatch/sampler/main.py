@@ -57,7 +57,7 @@ longer than `STEP`, and at very short intervals there is no time for one."""
 _MEMORY = 4 << 30
 """Bytes of address space that may be mapped after the driver's library is ready. The sampler's own values take some
 20 MiB; a thread that looks up a user's name reserves up to 136 MiB (a stack, and an arena of glibc), and a directory
-service's modules some hundred. More is a bug, and must not use up the machine's memory."""
+service's modules some hundred. More is a bug, and must not exhaust the machine's memory."""
 
 _ONCE = 2.0
 """Seconds that a single snapshot waits for the declarations of the processes."""
@@ -317,7 +317,7 @@ class Sampler:
             self._began_at = time.monotonic()
 
     def _wait(self, due: float, obey: Callable[[SamplerCommand], bool]) -> bool:
-        """Wait until the next sample is due, and obey commands; return whether a command wants a sample before that."""
+        """Wait until the next sample is due, and carry out commands; return whether one wants a sample before that."""
         declarations, search = self._declarations, self._search
         while True:
             has_room = search is not None and due - time.monotonic() > _ROOM
@@ -362,7 +362,7 @@ def main(arguments: Sequence[str], inspector: ChildProcess | None) -> int:
         if given:
             options = msgspec.json.decode(" ".join(given), type=SamplerOptions)
         else:
-            with contextlib.suppress(Unusable):  # it is said when the driver is first asked
+            with contextlib.suppress(Unusable):  # the first call to the driver reports it
                 nvml.load()
             options = connection.read_options()
         # A single snapshot waits: one process that hangs must not keep the others from being read.
@@ -375,8 +375,8 @@ def main(arguments: Sequence[str], inspector: ChildProcess | None) -> int:
     except Closed:
         return Exit.DONE
     except MemoryError:
-        words = f"the sampler ended: it was about to take more than {_MEMORY >> 30} GiB of memory"
-    except Exception as bug:  # noqa: BLE001 - whatever it is, it must reach the user and not a closed stderr
+        words = f"the sampler ended: it would have used more than {_MEMORY >> 30} GiB of memory"
+    except Exception as bug:  # noqa: BLE001 - any error must reach the user, and stderr may be closed
         # The text of NVML's own errors is asked of the driver's library, which may hang.
         said = f"code {getattr(bug, 'value', '')}" if type(bug).__module__ == "pynvml" else clean(str(bug), 500)
         words = f"a fault in gpuwatch's sampler: {type(bug).__name__}: {said}"

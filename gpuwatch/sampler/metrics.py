@@ -94,7 +94,7 @@ def _compute_mode(value: int) -> str:
     return _COMPUTE_MODES.get(value, f"mode {value}")
 
 
-# nvmlClocksEventReasons: worst first. That the GPU idles (1) or drives a display (0x100) holds nothing back.
+# nvmlClocksEventReasons: worst first. Idling (1) and driving a display (0x100) limit nothing.
 _HW_SLOWDOWN = 0x08
 _THROTTLE = (
     (0x40, "hw thermal"),
@@ -159,7 +159,7 @@ def _nvlink_bytes(calls: Calls, handle: Handle) -> tuple[int, int]:
     """Return the bytes that were ever sent and received over all NVLinks, without protocol overhead.
 
     Source: nvml.h, "NVLink TX Data throughput in KiB": a counter, and with the scope UINT_MAX the sum of all links. The
-    scope that the binding takes by default is link 0 alone.
+    scope that the binding uses by default is only link 0.
     """
     values = calls.ask("nvmlDeviceGetFieldValues", handle, [(_TRANSMITTED, _ALL_LINKS), (_RECEIVED, _ALL_LINKS)])
     for value in values:
@@ -218,7 +218,7 @@ STATIC = (
     Figure(("sm_clock_max",), (_call("nvmlDeviceGetMaxClockInfo", _SM),)),
 )
 
-# For the GPU in focus alone: each call for PCIe throughput counts for 20 ms, and returns after that [nvml.h].
+# Only for the GPU in focus: each call for PCIe throughput counts for 20 ms, and returns after that [nvml.h].
 _SENT, _RECEIVED_PCIE = 0, 1  # NVML_PCIE_UTIL_TX_BYTES, NVML_PCIE_UTIL_RX_BYTES
 
 LINKS = (

@@ -84,20 +84,20 @@ _GPU: dict[int, tuple[Health, str]] = {
         "cannot be reached (its connection is lost, or it hangs): programs on it fail until a reset or a reboot",
     ),
     Code.RESET_REQUIRED: (Health.RESET, "must be reset before it works again: nvidia-smi --gpu-reset, or a reboot"),
-    Code.NO_PERMISSION: (Health.DENIED, "you may not open this GPU"),
+    Code.NO_PERMISSION: (Health.DENIED, "no permission to open this GPU"),
     Code.OPERATING_SYSTEM: (
         Health.DENIED,
         "the system blocks this GPU: its device file is outside the cgroups of this job or container",
     ),
     Code.NOT_READY: (Health.NOT_READY, "is not ready yet: still starting, or not released for confidential computing"),
-    Code.TIMEOUT: (Health.FAILED, "did not answer in the driver's own time"),
+    Code.TIMEOUT: (Health.FAILED, "did not answer within the driver's time limit"),
     Code.IRQ_ISSUE: (Health.FAILED, "its interrupts do not reach the driver"),
     Code.INSUFFICIENT_POWER: (Health.FAILED, "its power cables are not attached properly"),
     Code.CORRUPTED_INFOROM: (Health.FAILED, "its inforom is corrupted"),
     Code.UNKNOWN: (Health.FAILED, "the driver gives no reason"),
-    Code.UNINITIALIZED: (Health.FAILED, "the driver library was shut down under us"),
-    Code.DRIVER_NOT_LOADED: (Health.FAILED, "the driver is not loaded any more"),
-    Code.LIB_RM_VERSION_MISMATCH: (Health.FAILED, "the driver was replaced while we ran"),
+    Code.UNINITIALIZED: (Health.FAILED, "the driver library was shut down while gpuwatch ran"),
+    Code.DRIVER_NOT_LOADED: (Health.FAILED, "the driver is no longer loaded"),
+    Code.LIB_RM_VERSION_MISMATCH: (Health.FAILED, "the driver was replaced while gpuwatch ran"),
     Code.INVALID_ARGUMENT: (Health.MISSING, "the driver no longer lists it"),
     Code.NOT_FOUND: (Health.MISSING, "the driver no longer lists it"),
     Code.GPU_NOT_FOUND: (Health.MISSING, "the driver no longer lists it"),
@@ -107,7 +107,7 @@ _GPU: dict[int, tuple[Health, str]] = {
 def error(code: int) -> str:
     """Describe a code: `NVML error 15: GPU is lost`; an unknown code as `NVML error 4242`."""
     if code == Code.LIB_RM_VERSION_MISMATCH:
-        return f"NVML error {code}: driver/library version mismatch"  # as nvidia-smi says it
+        return f"NVML error {code}: driver/library version mismatch"  # as in nvidia-smi
     try:
         name = Code(code).name.lower().replace("_", " ").replace("gpu", "GPU")
     except ValueError:
@@ -168,7 +168,7 @@ def load() -> Any:
     if missing or hasattr(pynvml, "__path__"):
         where = clean(str(getattr(pynvml, "__file__", None) or "an unknown place"), 300)
         remove = f"{sys.executable} -m pip uninstall -y pynvml nvidia-ml-py3 nvidia-ml-py"
-        words = f"{where} is not NVIDIA's module pynvml, or too old a one; mend it by: {remove} && {install}"
+        words = f"{where} is not NVIDIA's module pynvml, or is too old; to fix it: {remove} && {install}"
         raise Unusable(SourceState.NO_DRIVER, words)
     return pynvml
 
@@ -199,7 +199,7 @@ def explain_start(code: int, proc: Path = procfs.PROC) -> tuple[SourceState, str
 
 
 def _no_library(proc: Path) -> str:
-    cause = "no usable NVIDIA driver library (libnvidia-ml.so.1): it is missing, or not one for this machine"
+    cause = "no usable NVIDIA driver library (libnvidia-ml.so.1): it is missing, or is not for this machine"
     if machine.in_container(proc):
         return (
             f"{cause}; in a container it comes with the `utility` capability: "
@@ -211,7 +211,7 @@ def _no_library(proc: Path) -> str:
 def no_gpu(proc: Path = procfs.PROC) -> str:
     """Return the message for a driver that works and lists no GPU."""
     where = "passed to this container (--gpus all)" if machine.in_container(proc) else "on this machine"
-    return f"the driver is here and lists no GPU {where}"
+    return f"the driver is loaded but lists no GPU {where}"
 
 
 def explain_down(code: int, proc: Path = procfs.PROC) -> str:
@@ -229,9 +229,9 @@ def explain_down(code: int, proc: Path = procfs.PROC) -> str:
             "(daemon-reload) and resets the device cgroup; recreate the container"
         )
     if code == Code.NO_PERMISSION:
-        return f"you may not use the NVIDIA driver ({error(code)}): look at the permissions of /dev/nvidia*"
+        return f"no permission to use the NVIDIA driver ({error(code)}): check the permissions of /dev/nvidia*"
     if code == Code.DRIVER_NOT_LOADED:
-        return f"the NVIDIA kernel module is not loaded any more ({error(code)}): an upgrade or a reset is under way"
+        return f"the NVIDIA kernel module is no longer loaded ({error(code)}): an upgrade or a reset is under way"
     return f"the NVIDIA driver does not work ({error(code)}): see dmesg, or reboot"
 
 

@@ -154,7 +154,7 @@ class Owners:
         sees_all: bool | None = None,
         viewer: int | None = None,
     ) -> None:
-        """`sees_all` is whether /proc shows all processes to us in spite of hidepid. `viewer` is our uid by default."""
+        """`sees_all` is whether /proc shows all processes to us in spite of hidepid. `viewer`: our uid by default."""
         self.users = users or UserNames()
         self._proc = proc
         self._clock = clock
@@ -163,7 +163,7 @@ class Owners:
         self._viewer = os.getuid() if viewer is None else viewer
 
     def read(self, pids: Iterable[int]) -> tuple[Process, ...]:
-        """Return a row for each PID, in order; a value that cannot be read is missing in that row alone."""
+        """Return a row for each PID, in order; a value that cannot be read is missing only in that row."""
         absent: list[Process] = []
         unread: dict[int, _Facts] = {}
         seen: dict[int, tuple[procfs.Stat, _Facts]] = {}
@@ -196,7 +196,7 @@ class Owners:
             if procfs.is_in_pid_namespace(self._proc):
                 return Presence.ELSEWHERE
             return Presence.HIDDEN if self._hides() else Presence.GONE
-        except PermissionError:  # hidepid=1: there is such a process, and we may not look at it
+        except PermissionError:  # hidepid=1: the process exists, and gpuwatch may not read it
             return Presence.HIDDEN
         except (OSError, ValueError):
             return Presence.UNREADABLE
@@ -275,7 +275,7 @@ class Owners:
         )
 
     def _usage(self, pid: int, facts: _Facts) -> ProcessUsage | None:
-        """Read what a process uses; None where it has just ended, or no file descriptor is left."""
+        """Read the CPU and memory that a process uses; None where it has just ended, or no file descriptor is left."""
         try:
             facts.reader = facts.reader or ProcessReader(pid, self._proc)
             return facts.reader.usage()

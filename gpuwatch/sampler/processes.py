@@ -316,7 +316,7 @@ COMPUTE, GRAPHICS, MPS = "Compute", "Graphics", "MPSCompute"
 _KINDS = {COMPUTE: "C", GRAPHICS: "G", MPS: "M"}
 
 _NOTES = {
-    Reason.DENIED: "you may not see this GPU's processes",
+    Reason.DENIED: "no permission to list this GPU's processes",
     Reason.UNSUPPORTED: "this driver does not list this GPU's processes",
     Reason.ERROR: "the list of processes could not be read",
 }
@@ -356,7 +356,7 @@ class GpuProcesses:
         return total_memory(self.holdings) if COMPUTE not in self._notes else Reason.NO_SAMPLE
 
     def note(self, driver: str) -> str:
-        """Return what is wrong with the lists; empty where they can be trusted."""
+        """Return the fault of the lists; empty where they can be trusted."""
         notes = list(dict.fromkeys(self._notes.values()))
         if self.unreliable:
             notes.insert(0, f"process list unreliable on driver {driver or 'of unknown version'}")
@@ -379,7 +379,7 @@ class GpuProcesses:
     def _read_list(self, name: str, handle: Handle, total: Reading, *, mig: bool) -> None:
         try:
             entries = self._ask(name, handle, mig=mig)
-        except Incomplete:  # the last list that fitted is more than nothing
+        except Incomplete:  # the last list that fitted is better than none
             self._notes[name] = _INCOMPLETE
             return
         except Failed as failed:
@@ -388,7 +388,7 @@ class GpuProcesses:
                 self._unsupported.add(name)
             self._entries.pop(_KINDS[name], None)
             self._nonsense.discard(name)
-            # A GPU without graphics or MPS lacks nothing that a reader would miss.
+            # Graphics and MPS processes are missing on no GPU that lacks these lists.
             if name == COMPUTE or why is not Reason.UNSUPPORTED:
                 self._notes[name] = _NOTES[why]
             return

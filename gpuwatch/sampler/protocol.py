@@ -37,7 +37,7 @@ class SamplerOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     focus: str = ""
     """Key of the GPU whose PCIe and NVLink are read; empty for none."""
     shares: tuple[Share, ...] = ()
-    """The shares that people agreed on."""
+    """The agreed shares."""
     tmux: bool = False
     """Ask our own tmux for the names of sessions and windows."""
     page: int = -1
@@ -65,7 +65,7 @@ class SamplerCommand(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=T
 
 
 class Exit(IntEnum):
-    """Exit codes of the sampler; before each but `DONE` it writes a snapshot that says why."""
+    """Exit codes of the sampler; before each except `DONE` it writes a snapshot with the reason."""
 
     DONE = 0
     """The parent has closed stdin or stdout, or a single snapshot is done."""

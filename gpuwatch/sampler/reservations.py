@@ -1,7 +1,7 @@
 """Reservations of `gpuwatch run`: a folder that is locked while GPUs are chosen, with a file for each run.
 
 All users of a machine share the folder; where it cannot be used, the runs of one user share theirs. A reservation is an
-agreement and grants nothing: it counts while the process lives that its file names, and that has the file's owner. The
+agreement and grants nothing: it counts while the process that its file names lives and belongs to the file's owner. The
 lock is flock(2) on the folder itself, so that there is no lock file to own or to remove.
 """
 
@@ -43,7 +43,7 @@ _LARGEST = 1 << 14
 """Bytes of a file, at most; a file with 16 GPUs takes 1 kB."""
 _NAME = re.compile(r"([0-9]{1,10})-([0-9]{1,20})\.json")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_LACKING = ("no lock is shared with other users", "you have no lock of your own")
+_LACKING = ("not locked against other users", "not locked against your other runs")
 
 
 class _File(msgspec.Struct):
@@ -81,13 +81,13 @@ def _read_folder(
         with os.scandir(folder) as entries:
             names = [_NAME.fullmatch(entry.name) for entry in islice(entries, _MOST_NAMES)]
         for name in filter(None, names):
-            with contextlib.suppress(OSError, ValueError, RecursionError):  # it ended meanwhile, or it is not of ours
+            with contextlib.suppress(OSError, ValueError, RecursionError):  # it ended meanwhile, or is another file
                 pid = int(name[1])
                 maker = os.stat(name[0], dir_fd=folder, follow_symlinks=False).st_uid
                 count[maker] += 1
                 if count[maker] > MOST:
                     if warn is not None and count[maker] == MOST + 1:
-                        warn(f"uid {maker} has more than {MOST} files in {clean(str(path))}; the others are not read")
+                        warn(f"uid {maker} has more than {MOST} files in {clean(str(path))}; the rest is not read")
                     continue
                 if not procfs.is_living(pid, int(name[2]), proc):
                     if sweep and os.geteuid() in (0, maker):
@@ -126,7 +126,7 @@ def read_reservations(
     def lineage(pid: int) -> dict[int, None]:
         """Return a process and its ancestors, in order."""
         found: dict[int, None] = {}
-        while pid and pid not in found:  # numbers that were given away again may make a circle
+        while pid and pid not in found:  # reused PIDs may make a circle
             found[pid] = None
             if pid not in parents:
                 with contextlib.suppress(OSError, ValueError):
@@ -196,13 +196,13 @@ def locked_folder(
                 opened.callback(os.close, folder)  # which ends the lock too
                 while not files.try_lock(folder):
                     if clock() >= until:
-                        warn(f"somebody has locked {path} for {patience:.0f} s; going on without waiting")
+                        warn(f"{path} has been locked for {patience:.0f} s; continuing without the lock")
                         break
                     time.sleep(_RETRY)
                 break
             except OSError as error:
                 linked = error.errno in (errno.ELOOP, errno.ENOTDIR)
-                why = "it is a link, or no folder" if linked else error.strerror or str(error)
+                why = "it is a link or not a folder" if linked else error.strerror or str(error)
                 warn(f"{lacking}: {clean(str(path))}: {why}")
         yield folder
 
@@ -213,10 +213,10 @@ def _open_shared(path: Path) -> int:
     folder = os.open(path, _FOLDER)
     facts = os.fstat(folder)
     if facts.st_uid == os.geteuid():
-        os.fchmod(folder, 0o1777)  # mkdir(2) heeds the umask; the mode is put right here
+        os.fchmod(folder, 0o1777)  # mkdir(2) applies the umask; this sets the full mode
     elif (mode := stat.S_IMODE(facts.st_mode)) != 0o1777:
         os.close(folder)
-        raise files.UnsafePathError(f"its mode is {mode:o} and not 1777")
+        raise files.UnsafePathError(f"its mode is {mode:o}, not 1777")
     return folder
 
 

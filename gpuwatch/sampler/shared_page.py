@@ -41,7 +41,7 @@ _STARTED = struct.Struct("d")  # native, so that it is one aligned 8-byte store:
 _CALL = struct.Struct("ii48s288s96s")
 _STARTED_AT, _CALL_AT = 0, 8
 _NAME_MOST = 47
-"""Bytes of a call's name. NVML's UUIDs have 96 bytes at most and its addresses 32, each of which may be replaced by a
+"""Bytes of a call's name. NVML's UUIDs have 96 bytes at most and its addresses 32, and each byte may become a
 character of three."""
 
 _TRIES = 3

@@ -171,7 +171,7 @@ class OpenFileSearch:
         """Return whether we may read a process: the owner of its folder is its effective uid, or root."""
         try:
             return self._uid in (0, Path(self._proc, str(pid)).stat().st_uid)
-        except OSError:  # it has ended: whose it was does not matter, and reading finds nothing
+        except OSError:  # it has ended: its owner does not matter, and reading finds nothing
             return True
 
     def _read(self, pid: int) -> OpenGpuFiles | None:
@@ -199,7 +199,7 @@ class OpenFileSearch:
                     self._servers.append(pid)
 
 
-# -- what is concluded from it -------------------------------------------------------------------------------------
+# -- conclusions ------------------------------------------------------------------------------------------------------
 
 
 def candidates(opened: Sequence[OpenGpuFiles], listed: Collection[int]) -> list[OpenGpuFiles]:
@@ -220,7 +220,7 @@ def find_unlisted(
 
     To be called only where NVML lists the PIDs that we see: else a missing PID proves nothing. `processes` are those of
     `opened` and the listed ones as they are now. A process is left out where it has a GPU open whose list cannot be
-    trusted, or that is not watched: it may be listed there. Under WSL nobody knows which GPUs are open.
+    trusted, or that is not watched: it may be listed there. Under WSL it is not known which GPUs are open.
     """
     listed = {of.pid for gpu in gpus for of in gpu.holdings}
     trusted = {int(gpu.minor): gpu.uuid for gpu in gpus if known(gpu.minor) and gpu.sampled > 0 and gpu.is_listed}

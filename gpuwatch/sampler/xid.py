@@ -36,7 +36,7 @@ _XID = 8  # nvmlEventTypeXidCriticalError
 
 
 class XidCounter:
-    """Counter of one GPU's XIDs since the sampler's start. It outlives the handle: XID 79 says why that was lost."""
+    """Counter of one GPU's XIDs since the sampler's start. It outlives the handle: XID 79 explains its loss."""
 
     def __init__(self, missing: Reason = Reason.NO_SAMPLE) -> None:
         self.missing: Reason | None = missing
@@ -181,7 +181,7 @@ class XidEvents:
         old, self._set = self._set, None
         try:
             self._calls.ask("nvmlEventSetFree", old)
-        except Failed:  # then it stays until we end; there is nothing that could be done instead
+        except Failed:  # then it stays until gpuwatch ends; it cannot be freed
             return
 
 

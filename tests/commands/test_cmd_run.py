@@ -172,8 +172,8 @@ def test_a_link_in_place_of_the_shared_folder_is_said_and_the_own_one_serves(lau
         assert started(first)
         again = launch("run", "--share", "0.6", "--", "true")
         assert again.returncode == 1
-        assert f"no lock is shared with other users: {launch.shared}: it is a link, or no folder" in again.stderr
+        assert f"not locked against other users: {launch.shared}: it is a link or not a folder" in again.stderr
         assert len(list(launch.own.iterdir())) == 1
     assert list(target.iterdir()) == []
     quiet = launch("run", "--share", "0.6", "--quiet", "--", "true")
-    assert "no lock is shared with other users" in quiet.stderr, "quiet about what was set, not about what is wrong"
+    assert "not locked against other users" in quiet.stderr, "quiet about what was set, not about what is wrong"

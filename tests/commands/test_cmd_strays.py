@@ -220,7 +220,7 @@ def test_the_second_look_tells_what_the_cpu_and_its_children_do() -> None:
     ("faults", "why"),
     [
         (["*@1 ret=15"], "lost, cannot be reached"),
-        (["nvmlDeviceGetComputeRunningProcesses_v3@1 ret=4"], "you may not see this GPU's processes"),
+        (["nvmlDeviceGetComputeRunningProcesses_v3@1 ret=4"], "no permission to list this GPU's processes"),
     ],
 )
 def test_a_gpu_that_cannot_be_judged_is_named_on_stderr(

@@ -118,7 +118,7 @@ def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path, kind: str
         file.symlink_to("gpuwatch.toml")
     elif kind == "folder":
         file = tmp_path
-    with pytest.raises(UsageError, match=f"^{file}: is no ordinary file$"):
+    with pytest.raises(UsageError, match=f"^{file}: is not a regular file$"):
         load(str(file), administrators=tmp_path / "none")
 
 

@@ -102,7 +102,7 @@ def test_a_link_is_judged_by_all_that_it_leads_through(file: Path, tmp_path: Pat
     assert f"others can write {open_to_all} (mode 0777)" in check_source(way)
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
-    assert check_source(loop) == f"{loop} is a link without end"
+    assert check_source(loop) == f"{loop} is a link that leads to itself"
 
 
 @as_root
@@ -150,7 +150,7 @@ def test_another_file_than_the_one_that_was_read_is_not_believed(file: Path) -> 
 
 
 def test_what_is_no_file_is_said(file: Path, tmp_path: Path) -> None:
-    assert check_source(file.parent) == f"{file.parent} is no ordinary file"
+    assert check_source(file.parent) == f"{file.parent} is not a regular file"
     assert check_source(tmp_path / "none") == f"{tmp_path / 'none'} cannot be checked (No such file or directory)"
 
 

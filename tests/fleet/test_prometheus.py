@@ -87,8 +87,8 @@ def test_a_secret_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> 
     ("make", "words"),
     [
         (lambda place: None, "No such file"),
-        (lambda place: place.mkdir(), "no ordinary file"),
-        (lambda place: os.mkfifo(place), "no ordinary file"),
+        (lambda place: place.mkdir(), "not a regular file"),
+        (lambda place: os.mkfifo(place), "not a regular file"),
         (lambda place: secret(place.parent, ""), "one line of printable"),
         (lambda place: secret(place.parent, "two\nlines"), "one line of printable"),
     ],

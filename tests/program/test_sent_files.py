@@ -118,7 +118,7 @@ def test_a_journal_that_names_another_file_deletes_nothing(sent: Path, monkeypat
         assert contents(sent.parent) == before, way
         assert (done.returncode, done.stdout) == (2, ""), way
         assert done.stderr.count("\n") == 1
-        assert "its writer was killed or is still writing (day-journal lies beside it)" in done.stderr
+        assert "its writer was killed or is still writing (day-journal is next to it)" in done.stderr
 
 
 def test_nothing_is_recorded_beside_a_journal_that_names_another_file(sent: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_schema_that_is_not_ours_is_refused_before_any_row_is_read(sent: Path,
     )
     done = call(way, sent)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert "it holds what no gpuwatch made" in done.stderr or "is not that of gpuwatch" in done.stderr
+    assert "it contains objects that gpuwatch did not create" in done.stderr or "differs from gpuwatch's" in done.stderr
 
 
 def test_huge_values_take_little_memory(sent: Path) -> None:
@@ -197,7 +197,7 @@ def test_what_is_no_ordinary_file_is_not_opened(tmp_path: Path, link: bool) -> N
 
     writer = threading.Thread(target=wait)
     writer.start()
-    with pytest.raises(files.UnsafePathError, match="is no ordinary file"):
+    with pytest.raises(files.UnsafePathError, match="is not a regular file"):
         files.open_ordinary(path)
     was_opened = opened.wait(0.2)
     os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))

@@ -270,7 +270,7 @@ def linked(file: Path) -> None:
         (lambda file: file.chmod(0o666), "others can write"),
         (lambda file: os.chown(file, SOMEBODY_ELSE, 0), "belongs to"),
         (lambda file: os.chown(file.parent, SOMEBODY_ELSE, 0), "belongs to uid"),
-        (linked, "no ordinary file"),
+        (linked, "not a regular file"),
         (torn, "is damaged"),
         (other(boot="before"), "of another boot"),
         (other(pid_namespace=1), "another PID namespace"),

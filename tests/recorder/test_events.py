@@ -270,7 +270,7 @@ def test_a_holder_of_the_lock_that_is_stopped_is_reported(record: Record, folder
         second = record(pace=QUICK._replace(silent=0.5)).start()
         wait_for(lambda: second.restored)
         other.send_signal(signal.SIGSTOP)
-        expected = "not recorded: another gpuwatch of yours records, and has not answered for "
+        expected = "not recorded: your other gpuwatch, which records, has not answered for "
         wait_for(lambda: second.trouble.startswith(expected))
         other.send_signal(signal.SIGCONT)
     finally:
@@ -310,10 +310,10 @@ def test_damaged_files_are_never_overwritten_and_do_not_fill_the_disk(record: Re
     for number in range(5):
         damage(one.path, f"rubbish {number}".encode() * 1000)
         one.feed(alert(), alert(str(number)))
-        wait_for(lambda: f"id-{number} warning" in story(one.path) and "is kept" in one.trouble)  # noqa: B023 - at once
+        wait_for(lambda: f"id-{number} warning" in story(one.path) and "was damaged" in one.trouble)  # noqa: B023 - at once
     damage(one.path, b"rubbish 5" * 1000)
     one.feed(alert("last"))
-    wait_for(lambda: "5 damaged ones are kept already" in one.trouble)
+    wait_for(lambda: "5 damaged files are kept already" in one.trouble)
     assert one.path.read_bytes() == b"rubbish 5" * 1000
     assert {file.read_bytes()[:9] for file in folder.glob("*.damaged*")} == {b"rubbish %d" % n for n in range(5)}
 
@@ -332,7 +332,7 @@ def test_a_folder_that_cannot_be_made_is_reported(record: Record, folder: Path) 
     folder.parent.touch()
     one = record()
     one.feed(alert())
-    wait_for(lambda: one.trouble == f"not recorded: {one.path}: not a directory; 1 event waits")
+    wait_for(lambda: one.trouble == f"not recorded: {one.path}: not a directory; 1 event is waiting")
     folder.parent.unlink()
     one.settle(alert())
     one.expect("id-a warning")

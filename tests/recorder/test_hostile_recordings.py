@@ -128,8 +128,8 @@ def standing(text: str) -> Make:
     return of(packed(f"{text}\n".encode(), ONE))
 
 
-UNTIMED: Final = "nothing is recorded in it"
-FOREIGN: Final = "it holds what no gpuwatch made|is not that of gpuwatch"
+UNTIMED: Final = "it contains no snapshots"
+FOREIGN: Final = "it contains objects that gpuwatch did not create|differs from gpuwatch's"
 NOTED: Final = "the 10 s from "
 HOSTILE: Final[dict[str, tuple[Make, str, list[float] | None]]] = {
     "an empty file": (Path.touch, "it is empty", None),

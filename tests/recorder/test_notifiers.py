@@ -108,7 +108,7 @@ def test_a_command_that_cannot_be_started_says_why(tmp_path: Path) -> None:
     assert deliver(send).startswith(f"is not run: others can write {program} (mode 0777)")
     program.chmod(0o644)
     assert deliver(send) == "cannot be run: Permission denied"
-    assert deliver(command_sender([str(tmp_path)])) == f"is not run: {tmp_path} is no ordinary file"
+    assert deliver(command_sender([str(tmp_path)])) == f"is not run: {tmp_path} is not a regular file"
     assert deliver(command_sender([str(tmp_path / "no")])) == "cannot be run: No such file or directory"
     assert not (tmp_path / "ran").exists()
 
@@ -227,14 +227,14 @@ def test_the_child_says_no_more_than_what_went_wrong(web: Web) -> None:
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        ("echo slack://a/b/c", "could not be asked: the child that sends ended with exit code 0"),
+        ("echo slack://a/b/c", "could not be checked: the sending process ended with exit code 0"),
         ("exec sleep 1000", "does not answer (timeout)"),
     ],
 )
 def test_what_is_said_of_a_child_that_does_not_answer(tmp_path: Path, body: str, why: str) -> None:
     command = [str(script(tmp_path, body))]
     assert deliver(apprise_sender("slack://a/b/c", command=command, limit=0.5)) == why
-    assert deliver(apprise_sender("slack://a/b/c", command=["/nowhere"])).startswith("cannot be asked: No such file")
+    assert deliver(apprise_sender("slack://a/b/c", command=["/nowhere"])).startswith("cannot be checked: No such file")
 
 
 def test_a_url_is_on_no_command_line_and_in_no_environment(tmp_path: Path) -> None:

@@ -303,7 +303,7 @@ def make_newer(file: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (make_newer, "of a newer gpuwatch"),
+        (make_newer, "a newer gpuwatch wrote it"),
         (lambda file: file.write_bytes(b""), "empty"),
         (lambda file: os.truncate(file, 5000), "damaged"),
     ],

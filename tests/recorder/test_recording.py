@@ -85,7 +85,7 @@ def test_a_late_snapshot_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_store_without_snapshots_and_recordings_of_two_hosts_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no snapshots; `--file` reads those"):
+    with pytest.raises(UsageError, match="no snapshots; read it with `--file`"):
         Recording([write(own_store(tmp_path), alert())])
     (one,) = small(1)
     paths = [record(tmp_path / host, [msgspec.structs.replace(one, host=host)]) for host in ("box2", "box1")]

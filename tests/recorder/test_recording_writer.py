@@ -207,7 +207,7 @@ def test_what_is_no_recording_is_refused_and_never_touched(tmp_path: Path, make:
 def test_nothing_is_added_for_another_host_or_with_other_stand_ins(tmp_path: Path, make: Make) -> None:
     path, snapshots = tmp_path / "day", small(3)
     record(path, snapshots)
-    with pytest.raises(UsageError, match="the stand-ins of --anonymise last for one run"):
+    with pytest.raises(UsageError, match="a recording made with --anonymise cannot be continued"):
         make(path, commands=Commands.ANONYMISED)
     writer = make(path)
     put(writer, [msgspec.structs.replace(snapshots[2], host="box9")])

@@ -309,7 +309,7 @@ def test_a_store_that_stays_locked_or_is_taken_away_is_reported(path: Path) -> N
             save(path, batch(), patience=0.05)
         assert held(path) == {(1.0,)}, "it can be read"
         other.execute("ROLLBACK")
-    with pytest.raises(StoreError, match="taken away"):
+    with pytest.raises(StoreError, match="removed while"):
         Store(path).write(lambda connection: path.unlink())
 
 
@@ -339,11 +339,11 @@ def test_what_is_no_database_is_damaged(path: Path, content: bytes) -> None:
 @pytest.mark.parametrize(
     ("statements", "words"),
     [
-        ([f"PRAGMA user_version = {VERSION + 1}"], "newer gpuwatch .version 3 of the store; this one knows 2"),
-        (["CREATE VIEW mine AS SELECT 1"], "holds what no gpuwatch made"),
-        (["CREATE TRIGGER m AFTER INSERT ON use BEGIN DELETE FROM use; END"], "holds what no gpuwatch made"),
-        (["DROP TABLE use", "CREATE VIEW use AS SELECT 1"], "holds what no gpuwatch made"),
-        (["PRAGMA application_id = 4711"], "a database of something else"),
+        ([f"PRAGMA user_version = {VERSION + 1}"], "newer gpuwatch wrote it .store version 3; this gpuwatch reads 2"),
+        (["CREATE VIEW mine AS SELECT 1"], "objects that gpuwatch did not create"),
+        (["CREATE TRIGGER m AFTER INSERT ON use BEGIN DELETE FROM use; END"], "objects that gpuwatch did not create"),
+        (["DROP TABLE use", "CREATE VIEW use AS SELECT 1"], "objects that gpuwatch did not create"),
+        (["PRAGMA application_id = 4711"], "a database of another program"),
     ],
 )
 def test_a_database_that_is_not_ours_is_never_touched(path: Path, statements: list[str], words: str) -> None:
@@ -361,7 +361,7 @@ def test_a_damaged_store_is_set_aside_whole(path: Path) -> None:
     for use in (lambda: read_report([path], "user", 0.0), lambda: save(path, batch())):
         with pytest.raises(DamagedError, match=f"^{path}: it is damaged"):
             use()
-    assert Store(path).set_aside() == f"{path.name} was damaged and is kept as {path.name}.damaged; a new one is begun"
+    assert Store(path).set_aside() == f"{path.name} was damaged and is now {path.name}.damaged; a new file was started"
     assert path.with_name(f"{path.name}.damaged").read_bytes()[4096:] == content[4096:]
     save(path, batch())
     assert held(path) == {(1.0,)}
@@ -404,7 +404,7 @@ def test_in_a_folder_of_all_a_journal_of_ones_own_leaves_no_place_for_another(
     assert not planted
     assert ask(path, "SELECT count(*) FROM gaps") == [(3,)]
     path.parent.chmod(0o777)
-    with pytest.raises(StoreError, match="everybody may rename what is in"):
+    with pytest.raises(StoreError, match="everybody may rename files in"):
         store.write(lambda connection: None)
 
 

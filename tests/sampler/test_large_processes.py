@@ -126,9 +126,9 @@ def test_a_command_line_of_256_mib_is_not_read_to_its_end(driver: Driver) -> Non
     assert process.declared is not None
     assert process.context is not None
     assert process.declared.knowledge is Knowledge.UNREADABLE
-    assert "its command line is too long to be read whole" in process.declared.words
+    assert "its command line is too long to read in full" in process.declared.words
     for words in (process.declared.words, process.context.words):
-        assert "its environment is too long to be read" in words
+        assert "its environment is too long to read" in words
 
 
 def test_a_file_of_proc_without_an_end_is_read_up_to_a_bound(driver: Driver, tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_of_one_owners_flood_so_many_files_are_read(both: Folders, tmp_path: Pat
     warnings: list[str] = []
     assert read_reservations(both, (), sweep=True, warn=warnings.append, proc=tmp_path) == []
     assert len(list(both[0].iterdir())) == 100, "those that were read are swept"
-    assert warnings == [f"uid {os.geteuid()} has more than {MOST} files in {both[0]}; the others are not read"]
+    assert warnings == [f"uid {os.geteuid()} has more than {MOST} files in {both[0]}; the rest is not read"]
 
 
 def test_a_flood_of_one_user_hides_nobody_elses_and_root_removes_it(both: Folders, sleeper: Start) -> None:
@@ -214,7 +214,7 @@ def test_a_run_reserves_where_all_see_it_whatever_the_umask(tmp_path: Path) -> N
 @pytest.mark.parametrize("what", ["link", "file", "fifo", "mode 755", "mode 777", "no parent"])
 def test_where_the_shared_folder_cannot_be_used_that_of_the_user_is(both: Folders, tmp_path: Path, what: str) -> None:
     shared, own = both
-    reason = "it is a link, or no folder"
+    reason = "it is a link or not a folder"
     if what == "link":
         shared.symlink_to(tmp_path)
     elif what == "file":
@@ -228,15 +228,15 @@ def test_where_the_shared_folder_cannot_be_used_that_of_the_user_is(both: Folder
         shared.mkdir()
         shared.chmod(int(what[5:], 8))
         os.chown(shared, SOMEBODY_ELSE, SOMEBODY_ELSE)
-        reason = f"its mode is {what[5:]} and not 1777"
+        reason = f"its mode is {what[5:]}, not 1777"
     inode, warnings = lines((shared, own))
-    assert (inode, warnings) == (own.stat().st_ino, [f"no lock is shared with other users: {shared}: {reason}"])
+    assert (inode, warnings) == (own.stat().st_ino, [f"not locked against other users: {shared}: {reason}"])
     assert own.stat().st_mode & 0o7777 == 0o700
     own.rename(tmp_path / "before")
     own.touch()
     inode, warnings = lines((shared, own))
     assert inode is None
-    assert warnings[1].startswith(f"you have no lock of your own: {own}: ")
+    assert warnings[1].startswith(f"not locked against your other runs: {own}: ")
 
 
 def test_one_at_a_time(both: Folders) -> None:
@@ -264,7 +264,7 @@ def test_a_lock_is_waited_for_and_passed_over_aloud(both: Folders) -> None:
     now = itertools.count(0, 4)
     inode, warnings = lines(both, clock=lambda: float(next(now)))
     assert inode == both[0].stat().st_ino, "what is reserved there still counts"
-    assert warnings == [f"somebody has locked {both[0]} for 10 s; going on without waiting"]
+    assert warnings == [f"{both[0]} has been locked for 10 s; continuing without the lock"]
     asked = itertools.count()
 
     def clock() -> float:

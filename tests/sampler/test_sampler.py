@@ -107,7 +107,7 @@ def test_gpus_without_a_handle_cost_no_other(driver: Driver) -> None:
     snapshot, exit_code = once(eight(driver, *faults, "nvmlErrorString hang").env())
     assert (exit_code, snapshot.state, well(snapshot)) == (0, SourceState.OK, [0, 2, 4, 5, 7])
     for index, health, words in (
-        (1, Health.DENIED, "may not open"),
+        (1, Health.DENIED, "no permission to open"),
         (3, Health.LOST, "its connection is lost"),
         (6, Health.FAILED, "NVML error 4242"),
     ):

@@ -148,7 +148,7 @@ def test_a_driver_that_goes_away_ends_the_sampler(driver: Driver, code: int) -> 
     [
         (15, Health.LOST, "cannot be reached"),
         (16, Health.RESET, "must be reset"),
-        (4, Health.DENIED, "may not open"),
+        (4, Health.DENIED, "no permission to open"),
         (17, Health.DENIED, "cgroups"),
         (27, Health.NOT_READY, "not ready yet"),
         (10, Health.FAILED, "did not answer"),

@@ -345,7 +345,7 @@ def test_what_only_asks_the_driver_is_not_told(name: str, command: str) -> None:
     "trouble",
     [
         {"health": Health.LOST},
-        {"holdings_note": "you may not see this GPU's processes"},
+        {"holdings_note": "no permission to list this GPU's processes"},
         {"unreliable": True},
         {"minor": Reason.UNSUPPORTED},
         {"sampled": 0.0},

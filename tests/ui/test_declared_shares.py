@@ -31,7 +31,7 @@ from gpuwatch.ui.options import Options
 from tests.support.builders import GIB, USABLE_GIB, declares, gpu, holding, process, snapshot
 from tests.support.screen import alert, frame, press, resize, running, text
 
-UNREADABLE = Declared(knowledge=Knowledge.UNREADABLE, words="its environment is not ours to read")
+UNREADABLE = Declared(knowledge=Knowledge.UNREADABLE, words="no permission to read its environment")
 
 
 def card(*held: tuple[int, str, float, Declared | None], index: int = 0, **changes: Any) -> tuple[Gpu, list[Process]]:

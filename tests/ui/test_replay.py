@@ -138,7 +138,7 @@ async def test_what_cannot_be_read_is_said_once() -> None:
         for second in (10, 11, 12):
             await press(pilot, "full_stop")
             await shows(app, pilot, second)
-        assert [one.message for one in app._notifications] == ["not all can be read: day.gz: a damaged line"]
+        assert [one.message for one in app._notifications] == ["a part cannot be read: day.gz: a damaged line"]
 
 
 async def test_graphs_of_six_hours_read_the_minutes_of_the_recording() -> None:
