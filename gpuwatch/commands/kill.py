@@ -304,7 +304,7 @@ class KillCommand:
         elif self._signal is signal.SIGINT and ending.ignores_interrupt:
             why, reason = f"{IGNORES_INTERRUPT}; --signal TERM asks it in another way", Refusal.IGNORED
         elif self._whole_run and not self._is_placed(pid):
-            why, reason = f"{Refusal.RUN_UNKNOWN.value}; without --run it is ended alone", Refusal.RUN_UNKNOWN
+            why, reason = f"{Refusal.RUN_UNKNOWN.value}; without --run only this process is ended", Refusal.RUN_UNKNOWN
         else:
             self._endings.append(ending)
             return ending

@@ -126,7 +126,9 @@ def test_where_nothing_tells_what_the_run_is_nothing_is_ended(tmp_path: Path, ca
         done = end(pinner, Shown(held if listed else unlisted(run, pid, None)), capsys, pid)
         assert (done.code, done.out) == (1, "")
         assert f"PID {pid} is not ended: " in done.err
-        assert "nothing tells which processes are its run; without --run it is ended alone" in done.err
+        assert (
+            "gpuwatch does not know which processes belong to it; without --run only this process is ended" in done.err
+        )
         assert run.alive() == set(run.roles)
         assert [(line["event"], line["result"]) for line in on_record(pinner)] == [("refused", "run unknown")]
 
