@@ -86,11 +86,13 @@ class Watching:
 
 
 @contextmanager
-def watching(driver: Driver, *arguments: str, stdout: int = subprocess.PIPE, **env: str) -> Iterator[Watching]:
-    """Start `gpuwatch watch`; it is gone afterwards."""
-    command = [GPUWATCH, "watch", *arguments]
+def watching(
+    driver: Driver, *arguments: str, command: str = "watch", stdout: int = subprocess.PIPE, **env: str
+) -> Iterator[Watching]:
+    """Start `gpuwatch watch`, or another command; it is gone afterwards."""
+    words = [GPUWATCH, command, *arguments]
     with subprocess.Popen(
-        command, env=driver.env() | env, stdout=stdout, stderr=subprocess.PIPE, text=True, bufsize=1
+        words, env=driver.env() | env, stdout=stdout, stderr=subprocess.PIPE, text=True, bufsize=1
     ) as process:
         try:
             yield Watching(process)
@@ -205,6 +207,18 @@ def test_the_configuration_is_read_again_on_sighup(busy: Driver, eager: Path) ->
         assert "✓ ended" in watch.out()
         watch.process.send_signal(signal.SIGHUP)
         assert watch.err() == "gpuwatch: configuration read again: nothing has changed\n"
+
+
+def test_a_mistake_in_the_configuration_changes_no_export(busy: Driver, eager: Path) -> None:
+    port = free_port()
+    with watching(busy, "--listen", f"127.0.0.1:{port}", command="export") as export:
+        assert "metrics are at" in export.err()
+        assert "watching 2 GPUs" in export.err()
+        eager.write_text("intervall = 2\n")
+        export.process.send_signal(signal.SIGHUP)
+        assert re.match(r"gpuwatch: configuration not changed: .*did you mean interval", export.err())
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as answer:
+            assert b"gpuwatch_gpu_" in answer.read()
 
 
 def test_the_end_of_its_terminal_ends_it(busy: Driver) -> None:
