@@ -69,7 +69,7 @@ def main(
     """Print a page, or the list of pages; return the exit code. Raises UsageError where there is no such page."""
     console = Console(ascii_only=bool(args.ascii), out=out)
     if args.page is None:
-        console.print(*(f"{name:<15}{summary(name)}" for name in PAGES))
+        console.print(*(f"{name:<16}{summary(name)}" for name in PAGES))
     elif not console.out.isatty() or environ.get("TERM", "dumb") in ("dumb", ""):
         console.out.write(_in_ascii(page_text(args.page), console.ascii))
     else:
