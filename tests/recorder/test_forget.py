@@ -99,7 +99,7 @@ def test_events_stay_without_their_words_where_these_name_the_person(store: Path
     found = read_events(store)
     assert not found.damaged
     assert {one.id: one.title for one in found.alerts} == {
-        **dict.fromkeys(("id-full", "id-said", "id-idle"), "GPU 0: memory near limit"),
+        **dict.fromkeys(("id-full", "id-said", "id-idle"), "GPU 0: nearly full"),
         "id-bens": "ben runs adapter.py",
     }
     assert all(one.ended == HOUR + 120.0 for one in found.alerts)
@@ -141,4 +141,4 @@ def test_a_gpuwatch_that_records_goes_on(record: Record) -> None:
     one.feed(cleared=[ended(held)])
     one.expect("id-old ended", "id-held ended")
     assert one.trouble == ""
-    assert msgspec.structs.asdict(read_events(one.path).alerts[0])["title"] == "GPU 0: memory near limit"
+    assert msgspec.structs.asdict(read_events(one.path).alerts[0])["title"] == "GPU 0: nearly full"
