@@ -182,7 +182,7 @@ def make_fleet(
         elif label.metric == "ALERTS_FOR_STATE":
             since[_alert_key(label)] = number
         elif label.metric == "up":
-            down[label.instance] = "gpuwatch gives no figures any more" if number else "its exporter does not answer"
+            down[label.instance] = "gpuwatch exports no figures any more" if number else "its exporter does not answer"
     cards: dict[str, list[HostGpu]] = defaultdict(list)
     for key, values in gpus.items():
         cards[key[0]].append(_gpu(labels[key], values))
@@ -199,7 +199,7 @@ def make_fleet(
         _host(names[one], cards[one], people[one], by_host[names[one]], ages.get(one), troubles.get(one))
         for one in instances
     ]
-    too_many = f"{left_out:,} series are left out: {MOST_SERIES:,} of a host are read, and {_MOST_HOSTS:,} hosts"
+    too_many = f"{left_out:,} series are left out: the limits are {MOST_SERIES:,} a host and {_MOST_HOSTS:,} hosts"
     total = sum(float(gpu.total) for host in hosts for gpu in host.gpus if known(gpu.total))
     return Fleet(
         server=server,

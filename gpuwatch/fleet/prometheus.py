@@ -124,7 +124,7 @@ class PrometheusClient:
         name = "--prometheus" if url else "fleet.prometheus"
         self.url = (url or settings.prometheus).rstrip("/")
         if not self.url:
-            raise UsageError("no server is known: give --prometheus URL, or set prometheus in [fleet]")
+            raise UsageError("no server is set: give --prometheus URL, or set prometheus in [fleet]")
         try:
             keys_of(FleetSettings)["prometheus"].read(self.url)
             parts = urlsplit(self.url)
@@ -169,14 +169,14 @@ class PrometheusClient:
         if status != 200:
             raise self._error(self._refusal(status, type_, body))
         if body.count(b"[") > MOST_VALUES:  # each value is in brackets
-            raise self._error(f"an answer of more than {MOST_VALUES:,} values; none larger is read")
+            raise self._error(f"the answer has more than {MOST_VALUES:,} values: too large")
         try:
             answer = msgspec.json.decode(body, type=_Answer)
         except (ValueError, RecursionError) as error:
-            what = "its answer is torn" if "json" in type_ else f"it answers {clean(type_, 60) or 'without a type'}"
-            raise self._error(f"{what}, and is no answer of Prometheus: {error}") from None
+            what = "the answer is incomplete" if "json" in type_ else f"the answer is {clean(type_, 60) or 'untyped'}"
+            raise self._error(f"{what}, and not from Prometheus: {error}") from None
         if not isinstance(answer.data, kind):
-            raise self._error("it answers with another kind of values than was asked for")
+            raise self._error("the answer has the wrong kind of values")
         more = [one for one in dict.fromkeys(answer.warnings) if one not in self.warnings]
         self.warnings += more[: _MOST_WARNINGS - len(self.warnings)]
         return answer.data
@@ -200,7 +200,7 @@ class PrometheusClient:
                     while chunk := answer.read(_CHUNK, decode_content=True):
                         body += chunk
                         if len(body) > MOST_BYTES:
-                            raise self._error(f"an answer of more than {size(MOST_BYTES)}; none larger is read")
+                            raise self._error(f"the answer has more than {size(MOST_BYTES)}: too large")
                     answer.release_conn()
                 finally:
                     answer.close()
@@ -240,10 +240,10 @@ class PrometheusClient:
         while cause is not None and not isinstance(cause, ssl.SSLError | socket.gaierror | ConnectionError):
             cause = cause.__cause__ or cause.__context__
         if isinstance(cause, ssl.SSLCertVerificationError):
-            hint = "" if self._settings.ca_file else "; fleet.ca_file names the file of an own CA"
-            return f"its certificate does not hold: {cause.verify_message}{hint}"
+            hint = "" if self._settings.ca_file else "; for a CA of your own set fleet.ca_file"
+            return f"its certificate is not valid: {cause.verify_message}{hint}"
         if isinstance(cause, ssl.SSLError) or isinstance(error, SSLError):
-            return f"no TLS with it ({cause or error}); is it a server of http:// alone?"
+            return f"TLS failed ({cause or error}); does the server use http:// only?"
         if isinstance(cause, socket.gaierror):
             return f"there is no such host ({cause.strerror})"
         if isinstance(error, TimeoutError) and not isinstance(error, NewConnectionError):
@@ -255,21 +255,21 @@ class PrometheusClient:
     def _refusal(self, status: int, type_: str, body: bytes) -> str:
         """Return in words what an answer with another status than 200 means."""
         if 300 <= status < 400:
-            return f"it leads to{type_}; give that URL, if it is right: no redirect is followed"
+            return f"it redirects to{type_}, which gpuwatch does not follow; give that URL if it is right"
         if status in (401, 403):
             one = self._settings
             sent = "fleet.token_file" if one.token_file else "fleet.user and fleet.password_file" if one.user else ""
             if sent:
-                return f"it refuses what {sent} says ({status})"
+                return f"it refuses {sent} ({status})"
             if self._foreign:
-                return f"it wants credentials ({status}); those of [fleet] are for the server that stands there alone"
-            return f"it wants credentials ({status}): set token_file, or user and password_file, in [fleet]"
+                return f"it requires credentials ({status}); those in [fleet] are sent only to the server in [fleet]"
+            return f"it requires credentials ({status}): set token_file, or user and password_file, in [fleet]"
         try:
             words = msgspec.json.decode(body, type=_Failure).error
         except (ValueError, RecursionError):
-            what = "is there a Prometheus server under this URL?" if status in (404, 405) else "an error page came"
+            what = "is a Prometheus server there?" if status in (404, 405) else "it answers with an error page"
             return f"answer {status} ({clean(type_, 60) or 'of no type'}); {what}"
-        return f"it refuses a query ({status}): {words[:_MOST_WORDS]}"
+        return f"it rejects a query ({status}): {words[:_MOST_WORDS]}"
 
     # -- credentials -----------------------------------------------------------------------------------------------
 
@@ -314,25 +314,25 @@ def read_secret(path: str, key: str) -> str:
     if facts.st_uid not in (os.geteuid(), 0):
         raise UsageError(f"{key}: {files.shown_path(place)} belongs to uid {facts.st_uid}; it must be yours")
     if mode & 0o077:
-        mend = f"`chmod 600 {files.shown_path(place)}` mends that"
-        raise UsageError(f"{key}: others can read {files.shown_path(place)} (mode {mode:04o}); {mend}")
+        fix = f"run `chmod 600 {files.shown_path(place)}`"
+        raise UsageError(f"{key}: others can read {files.shown_path(place)} (mode {mode:04o}); {fix}")
     secret = content.decode("utf-8", "replace").strip()
     if not secret or not (secret.isascii() and secret.isprintable()):
-        raise UsageError(f"{key}: {files.shown_path(place)} has not one line of printable characters")
+        raise UsageError(f"{key}: {files.shown_path(place)} must have one line of printable characters")
     return secret
 
 
 def _check_credentials(settings: FleetSettings, url: SplitResult) -> None:
-    """Raise UsageError for credentials that are not complete, not private, or would be sent in the clear."""
+    """Raise UsageError for credentials that are not complete, not private, or would be sent unencrypted."""
     if settings.token_file and settings.user:
-        raise UsageError("fleet.token_file, fleet.user: found both; allowed is one of them")
+        raise UsageError("fleet.token_file, fleet.user: both are set; set only one")
     if bool(settings.user) != bool(settings.password_file):
-        raise UsageError("fleet.user, fleet.password_file: found one without the other; set both")
+        raise UsageError("fleet.user, fleet.password_file: only one is set; set both")
     for path, key in ((settings.token_file, "fleet.token_file"), (settings.password_file, "fleet.password_file")):
         if path:
             host = url.hostname or ""
             if url.scheme == "http" and not is_loopback(host):
-                raise UsageError(f"{key}: it would go to {host} in the clear; write https:// in fleet.prometheus")
+                raise UsageError(f"{key}: it would be sent to {host} unencrypted; write https:// in fleet.prometheus")
             read_secret(path, key)
 
 

@@ -87,7 +87,7 @@ def find_hosts(named: Iterable[str], configured: Sequence[RemoteHost]) -> tuple[
     found: dict[str, RemoteHost] = {}
     for text in named:
         if text not in by_name and not re.match(ADDRESS, text):
-            raise UsageError(f"--host: {text[:60]!a} is no host; write {ADDRESSES}, or the name of a [[host]]")
+            raise UsageError(f"--host: {text[:60]!a} is not a host; write {ADDRESSES}, or the name of a [[host]]")
         if text in found:
             raise UsageError(f"--host: {text} is given twice")
         found[text] = by_name.get(text) or RemoteHost(name=text, address=text)
@@ -249,10 +249,10 @@ class SshConnection:
 
     def _check_silence(self, now: float) -> None:
         if self._works and now - self._heard > self._timing.silence:
-            self.fail(f"nothing came for {self._timing.silence:.0f} s")
+            self.fail(f"no data for {self._timing.silence:.0f} s")
         elif not self._works and now - self._heard > self._timing.start:
             said = clean(self._errors.strip().rpartition(b"\n")[2] or self._other, _SHORT)
-            self.fail(f"no line of gpuwatch in {self._timing.start:.0f} s{f'; it said: {said}' if said else ''}")
+            self.fail(f"no data from gpuwatch in {self._timing.start:.0f} s{f'; it said: {said}' if said else ''}")
 
     def _check_exit(self, child: ChildProcess, now: float) -> None:
         """Say why ssh has ended; one that has closed its output and goes on is given a second."""
@@ -268,14 +268,14 @@ def explain_exit(host: RemoteHost, code: int | None, said: str) -> str:
     """Return why a connection has ended, and what to do: `code` is that of ssh, `said` its last line on stderr."""
     if code == _SSH:
         by_hand = " ".join(["ssh", *(word for word in _target(host) if word != "--")])
-        hints = {"Host key": "to check its key", "Permission denied": "which must need no password"}
-        hint = next((f"; try `{by_hand}`, {what}" for start, what in hints.items() if start in said), "")
-        return f"{said.rstrip('.') or 'ssh ended without a word'}{hint}"
+        hints = {"Host key": "and check its key", "Permission denied": "which must not ask for a password"}
+        hint = next((f"; run `{by_hand}`, {what}" for start, what in hints.items() if start in said), "")
+        return f"{said.rstrip('.') or 'ssh ended without a message'}{hint}"
     if code == _NOT_FOUND:
-        path = "" if host.command != "gpuwatch" else ", or name its path as `command` of a [[host]]"
-        return f"no {host.command} there; install it, in a clone of gpuwatch: {INSTALL}{path}"
+        path = "" if host.command != "gpuwatch" else ", or set its path as `command` of a [[host]]"
+        return f"{host.command} was not found; install it there, in a clone of gpuwatch: {INSTALL}{path}"
     if code == _USAGE and ("--stream" in said or "--keepalive" in said):
-        return f"its gpuwatch is older and cannot do that; upgrade it there, in a clone of gpuwatch: {INSTALL}"
+        return f"its gpuwatch is too old; upgrade it there, in a clone of gpuwatch: {INSTALL}"
     if code in (0, None):
         return said or "gpuwatch has ended there"
     return said.removeprefix("gpuwatch: ") or f"gpuwatch has ended there ({describe_exit(code)})"
@@ -308,7 +308,7 @@ def read_status_line(line: bytes) -> Status:
         check_schema(line, SCHEMA)
         status = msgspec.json.decode(line, type=Status)
     except (ValueError, RecursionError):
-        raise RemoteLineError(f"it sent no line of status: {clean(line[:40])}") from None
+        raise RemoteLineError(f"it sent no status: {clean(line[:40])}") from None
     if len(status.gpus) > MOST_GPUS:
         raise RemoteLineError(f"it sent a line with more than {MOST_GPUS} GPUs")
     return status

@@ -41,7 +41,7 @@ from gpuwatch.sampler.protocol import Exit, SamplerOptions
 from gpuwatch.sampler.shared_page import EVENT_CALLS, LINK_CALLS, CallInFlight
 from gpuwatch.sources.sampler_process import SAMPLER, SamplerProcess
 
-_NO_UUID = "the driver lists other GPUs since, and this one never told its UUID: start gpuwatch anew"
+_NO_UUID = "the driver's list of GPUs has changed, and this GPU's UUID is not known: restart gpuwatch"
 
 
 class Timeouts(msgspec.Struct, frozen=True):
@@ -389,7 +389,7 @@ class LocalSource:
             if now - max(call.started, self._awake_since) > self._timeouts.limit(call.call):
                 self._handle_hang(self._child, call, now)
         elif now - max(self._sign_at, self._awake_since) > self._timeouts.silence + self._options.interval:
-            words = "the sampler hangs, and not in a call of the driver (does a file in /proc not answer?)"
+            words = "the sampler hangs outside of driver calls (perhaps in reading /proc)"
             self._set_state(SourceState.SILENT, words, now)
             self._restart_at = now + self._backoff.next()
             self._abandon(self._child)
@@ -490,7 +490,7 @@ class LocalSource:
         self._restart_at = None
         self._has_output = False
         now = self._started_at = self._sign_at = self._clock()
-        state, words = SourceState.SILENT, f"{self._stuck()} samplers hang in the kernel and cannot be ended"
+        state, words = SourceState.SILENT, f"{self._stuck()} samplers hang in the kernel and cannot be killed"
         if self._may_start():
             options = replace(
                 self._options,

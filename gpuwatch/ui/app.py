@@ -66,7 +66,7 @@ def reload(app: GpuwatchApp) -> None:
     try:
         came = app.helpers.reload()
     except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
-        came = Reloading(clean(f"the configuration was not read again: {error}"), failed=True)
+        came = Reloading(clean(f"the configuration could not be reloaded: {error}"), failed=True)
     with contextlib.suppress(RuntimeError):  # the program is on its way out
         app.call_from_thread(app.apply_reload, came)
 
@@ -275,7 +275,7 @@ class GpuwatchApp(TerminalApp):
 
     def handle_source_end(self, frame: Frame) -> None:
         """Exit because the source has ended; print the source's message after the terminal is restored."""
-        words = frame.snapshot.words or "the source has ended"
+        words = frame.snapshot.words or "the data source has ended"
         self.exit(return_code=2, message=Text(f"gpuwatch: {words}"))
 
     def paint(self) -> None:
@@ -320,7 +320,7 @@ class GpuwatchApp(TerminalApp):
 
     def action_pause(self) -> None:
         if self.frame is None:
-            self.notify("nothing to freeze yet", markup=False, timeout=3)
+            self.notify("no data to freeze yet", markup=False, timeout=3)
             return
         self._paused_at = None if self._paused_at is not None else self.clock()
         if self._paused_at is None:
@@ -449,7 +449,7 @@ class GpuwatchApp(TerminalApp):
         if self.watching:
             self.watching.poke()
         if not quiet:
-            self.notify("asking every GPU again", markup=False, timeout=3)
+            self.notify("querying all GPUs again", markup=False, timeout=3)
 
     # Screens are imported when they are first opened: the first paint need not wait for them.
 
@@ -498,7 +498,7 @@ class GpuwatchApp(TerminalApp):
 
     def may_end(self) -> bool:
         """Return whether processes can be ended; notify the user of the reason where not."""
-        refusal = "read-only: no process can be ended" if self.options.read_only else ""
+        refusal = "read-only: processes cannot be ended" if self.options.read_only else ""
         if not refusal and self.helpers.ender is None:
             refusal = "processes cannot be ended from here"
         if refusal:
@@ -508,7 +508,7 @@ class GpuwatchApp(TerminalApp):
     def ask_to_end(self, key: RowKey, *, whole_run: bool = False) -> None:
         """Ask whether to end a process, or its run; where that is not possible, notify the user why."""
         if self.kill_queue is not None and self.kill_queue.has_stray(key[1:]):
-            self.notify("it is being ended as a stray: S shows it", markup=False, timeout=4)
+            self.notify("already being ended as a stray: S shows it", markup=False, timeout=4)
         elif self.may_end() and self.newest is not None:
             self._need_end_dialogs().open(key, self.newest, whole_run=whole_run)
 
@@ -566,7 +566,7 @@ class GpuwatchApp(TerminalApp):
 
     def action_hosts(self) -> None:
         """Say how other hosts are named."""
-        self.notify("no other host: name one by --host, or as [[host]] in gpuwatch.toml", markup=False, timeout=5)
+        self.notify("no other host: add one with --host, or as [[host]] in gpuwatch.toml", markup=False, timeout=5)
 
     def action_help(self) -> None:
         from gpuwatch.ui.screens.help import HelpScreen
@@ -587,7 +587,7 @@ class GpuwatchApp(TerminalApp):
         if frame is None or not held:
             return
         if held[0].process.uid is None or held[0].mine:
-            why = "these are your own" if held[0].mine else "its owner is not known"
+            why = "these processes are your own" if held[0].mine else "the owner is not known"
             self.notify(why, markup=False, timeout=4)
             return
         words, tmux = message(held, frame.snapshot, self.options.allowances), "TMUX" in os.environ
@@ -606,9 +606,9 @@ class GpuwatchApp(TerminalApp):
             key = gpu.key if gpu is not None else "{1}:{2} ".format(*row.key) if row is not None else ""
             alerts = sorted(alerts, key=lambda one: not key or not (one.gpu == key or one.subject.startswith(key)))
         if not alerts and not mutes:
-            why = "nothing to acknowledge"
+            why = "no alert to acknowledge"
             if alert is not None:
-                why = "this is a problem of gpuwatch itself: it ends once that is solved"
+                why = "this is a problem of gpuwatch itself: it ends when the cause is fixed"
             self.notify(why, markup=False, timeout=3)
         elif self.watching is not None:
             screen = AcknowledgeDialog(alerts, self.watching, self.style_set.glyphs, mutes=mutes)
@@ -631,9 +631,9 @@ class GpuwatchApp(TerminalApp):
             while self.screen is not self.dashboard:
                 self.pop_screen()
             self.show_only(f"gpu:{subject.index}")
-            self.notify(f"only GPU {subject.index}: Esc shows all again", markup=False, timeout=4)
+            self.notify(f"only GPU {subject.index}: Esc shows all GPUs", markup=False, timeout=4)
         else:
-            self.notify("it is about no process or GPU that is here now", markup=False, timeout=4)
+            self.notify("its process or GPU is no longer here", markup=False, timeout=4)
 
     def show_only_user(self, uid: int | None) -> None:
         """Show only the processes of one user; None for those whose owner is not visible."""
@@ -648,13 +648,13 @@ class GpuwatchApp(TerminalApp):
         panel.to_top()
         if self.paused and not any(panel.filter(row) for row in panel.every):
             self.action_pause()
-            self.notify("no longer paused: these processes are newer", markup=False, timeout=4)
+            self.notify("resumed: these processes are newer than the frozen screen", markup=False, timeout=4)
         self.paint()
 
     def action_reload(self) -> None:
         """Read the configuration again on a background thread."""
         if self.helpers.reload is None:
-            self.notify("there is no configuration to read again", markup=False, timeout=3)
+            self.notify("no configuration to reload", markup=False, timeout=3)
             return
         future = self.background("gpuwatch-reload")(lambda: reload(self))
         if future.done() and (error := future.exception()) is not None:  # it was not begun

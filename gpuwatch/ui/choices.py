@@ -66,7 +66,7 @@ def read_choices(fixed: Collection[str] = ()) -> Remembered:
     except FileNotFoundError:
         notice = ""
     except OSError as error:
-        notice = f"earlier choices are not known: {files.words(error, path)}"
+        notice = f"your saved choices cannot be used: {files.words(error, path)}"
     except ValueError as error:
-        notice = clean(f"earlier choices are not known: {files.shown_path(path)} is damaged: {error}", 200)
+        notice = clean(f"your saved choices cannot be used: {files.shown_path(path)} is damaged: {error}", 200)
     return Remembered(fixed=fixed, notice=notice)

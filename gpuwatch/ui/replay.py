@@ -144,7 +144,7 @@ class ReplayApp(GpuwatchApp, inherit_bindings=False):
         if 0 <= place < len(starts):
             self._go(min(starts[place], now.last))
         else:
-            words = f"no event begins {'after' if by > 0 else 'before'} {format_moment(now.at)}"
+            words = f"no event starts {'after' if by > 0 else 'before'} {format_moment(now.at)}"
             self.notify(words, markup=False, timeout=4)
 
     def action_time(self) -> None:
@@ -173,13 +173,13 @@ class ReplayApp(GpuwatchApp, inherit_bindings=False):
         return super().refused | {"acknowledge"}
 
     def may_end(self) -> bool:
-        return self._refuse("no process can be ended")
+        return self._refuse("processes cannot be ended")
 
     def action_acknowledge(self, alert: Alert | None = None) -> None:
-        self._refuse("no alert can be acknowledged or muted")
+        self._refuse("alerts cannot be acknowledged or muted")
 
     def write_to_owner(self, frame: Frame | None, is_meant: Callable[[Row], bool]) -> None:
-        self._refuse("no message to an owner")
+        self._refuse("there are no messages to owners")
 
     def _refuse(self, words: str) -> bool:
         self.notify(f"this is a replay: {words}", severity="warning", markup=False, timeout=4)

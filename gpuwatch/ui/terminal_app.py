@@ -266,7 +266,7 @@ class TerminalApp(App[int]):
             try:
                 save(changed)
             except OSError as error:
-                words = f"your choice is not remembered: {files.words(error, None)}"
+                words = f"your choice could not be saved: {files.words(error, None)}"
                 with contextlib.suppress(RuntimeError):  # the program is on its way out
                     self.call_from_thread(self.notify, words, severity="warning", markup=False, timeout=8)
 

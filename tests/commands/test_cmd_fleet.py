@@ -151,7 +151,7 @@ def test_the_screen_in_a_terminal(fake: FakePrometheus, own_home: Path) -> None:
         assert "40 hosts · 320 GPUs" in terminal.lines[0]
         fake.fault = lambda handler: handler.reply(401, b"")
         terminal.process.send_signal(signal.SIGHUP)  # read it now
-        terminal.wait_for("it wants credentials (401)")
+        terminal.wait_for("it requires credentials (401)")
         assert "node0001" in terminal.text
         fake.fault = None
         terminal.send("R")

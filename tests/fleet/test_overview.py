@@ -119,7 +119,7 @@ def test_a_host_that_does_not_answer_and_one_with_old_figures_say_so() -> None:
     found = fleet("\n".join(lines))
     assert {host.name: host.trouble for host in found.hosts} == {
         "b": "its exporter does not answer",
-        "d": "gpuwatch gives no figures any more",
+        "d": "gpuwatch exports no figures any more",
         "c": "no figures for 6 min 40 s",
         "a": "",
     }
@@ -166,7 +166,7 @@ def test_what_no_host_has_is_left_out_with_a_line() -> None:
     found = fleet(f"{card(0, 20.0)}\n{flood}")
     by_name = {host.name: host for host in found.hosts}
     assert (len(by_name["a"].gpus), len(by_name["f"].gpus)) == (1, 256)
-    assert found.notes == ("17,952 series are left out: 2,048 of a host are read, and 4,096 hosts",)
+    assert found.notes == ("17,952 series are left out: the limits are 2,048 a host and 4,096 hosts",)
     many = fleet("\n".join(f'up{{instance="h{n}:1"}} 0' for n in range(5000)))
     assert (len(many.hosts), many.notes[0].split()[0]) == (4096, "904")
 

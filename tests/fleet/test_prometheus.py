@@ -73,7 +73,7 @@ def test_credentials_go_to_the_server_of_the_configuration_alone(fake: FakeProme
     client.query(QUERY)
     assert "authorization" not in fake.headers[0]
     fake.fault = lambda handler: handler.reply(401, b"")
-    with pytest.raises(PrometheusError, match="those of \\[fleet\\] are for the server that stands there"):
+    with pytest.raises(PrometheusError, match="those in \\[fleet\\] are sent only to the server"):
         client.query(QUERY)
 
 
@@ -104,7 +104,7 @@ def test_a_secret_must_be_one_line_of_an_ordinary_file(
 @pytest.mark.parametrize(
     ("settings", "url", "words"),
     [
-        ({}, "", "no server is known: give --prometheus URL"),
+        ({}, "", "no server is set: give --prometheus URL"),
         ({}, "prometheus:9090", '--prometheus: found "prometheus:9090"; allowed is a URL'),
         ({}, "ftp://host", '--prometheus: found "ftp://host"'),
         ({}, "http://host:99999", "--prometheus: Port out of range"),
@@ -113,10 +113,10 @@ def test_a_secret_must_be_one_line_of_an_ordinary_file(
         (
             {"token_file": "SECRET"},
             "http://metrics.example.org",
-            "fleet.token_file: it would go to metrics.example.org in",
+            "fleet.token_file: it would be sent to metrics.example.org un",
         ),
-        ({"token_file": "SECRET", "user": "ada"}, "https://host", "fleet.token_file, fleet.user: found both"),
-        ({"user": "ada"}, "https://host", "fleet.user, fleet.password_file: found one without the other"),
+        ({"token_file": "SECRET", "user": "ada"}, "https://host", "fleet.token_file, fleet.user: both are set"),
+        ({"user": "ada"}, "https://host", "fleet.user, fleet.password_file: only one is set"),
         ({"ca_file": "/nonexistent/ca.pem"}, "https://host", "fleet.ca_file: /nonexistent/ca.pem cannot be used"),
         ({"ca_file": "SECRET"}, "https://host", "it has no certificate"),
     ],
@@ -168,19 +168,19 @@ def flood(handler: Handler) -> None:
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        (page(200), "it answers text/html, and is no answer of Prometheus"),
-        (lambda handler: handler.reply(200, b"[" * 200_000), "its answer is torn"),
-        (page(404), "answer 404 (text/html); is there a Prometheus server under this URL?"),
-        (page(502), "answer 502 (text/html); an error page came"),
-        (failing(401, "no"), "it wants credentials (401): set token_file, or user and password_file, in [fleet]"),
-        (failing(403, "no"), "it wants credentials (403)"),
-        (failing(422, "too many\\u001b[2J samples"), "it refuses a query (422): too many�[2J samples"),
-        (failing(503, "query timed out"), "it refuses a query (503): query timed out"),
-        (torn, "its answer is torn"),
+        (page(200), "the answer is text/html, and not from Prometheus"),
+        (lambda handler: handler.reply(200, b"[" * 200_000), "the answer is incomplete"),
+        (page(404), "answer 404 (text/html); is a Prometheus server there?"),
+        (page(502), "answer 502 (text/html); it answers with an error page"),
+        (failing(401, "no"), "it requires credentials (401): set token_file, or user and password_file, in [fleet]"),
+        (failing(403, "no"), "it requires credentials (403)"),
+        (failing(422, "too many\\u001b[2J samples"), "it rejects a query (422): too many�[2J samples"),
+        (failing(503, "query timed out"), "it rejects a query (503): query timed out"),
+        (torn, "the answer is incomplete"),
         (cut, "the connection failed"),
-        (lambda handler: handler.reply(200, b'{"status":"success"}'), "its answer is torn"),
-        (lambda handler: handler.reply(200, handler.fake.document("matrix", [])), "another kind of values"),
-        (lambda handler: handler.reply(302, b"", Location="https://other/\u00e9"), "it leads to https://other/"),
+        (lambda handler: handler.reply(200, b'{"status":"success"}'), "the answer is incomplete"),
+        (lambda handler: handler.reply(200, handler.fake.document("matrix", [])), "wrong kind of values"),
+        (lambda handler: handler.reply(302, b"", Location="https://other/\u00e9"), "it redirects to https://other/"),
     ],
 )
 def test_a_trouble_is_one_clear_line(fake: FakePrometheus, fault: Callable[[Handler], None], words: str) -> None:
@@ -194,7 +194,7 @@ def test_a_trouble_is_one_clear_line(fake: FakePrometheus, fault: Callable[[Hand
 def test_refused_credentials_are_named(fake: FakePrometheus, tmp_path: Path) -> None:
     fake.fault = page(401)
     file = secret(tmp_path)
-    assert trouble(fake.url, token_file=file).endswith("it refuses what fleet.token_file says (401)")
+    assert trouble(fake.url, token_file=file).endswith("it refuses fleet.token_file (401)")
     assert "fleet.user and fleet.password_file" in trouble(fake.url, user="ada", password_file=file)
 
 
@@ -214,14 +214,14 @@ def test_a_late_answer_is_given_up(fake: FakePrometheus) -> None:
 def test_an_answer_without_end_is_cut_by_size(fake: FakePrometheus, monkeypatch: pytest.MonkeyPatch) -> None:
     fake.fault = flood
     monkeypatch.setattr(prometheus, "MOST_BYTES", 1 << 20)
-    assert "an answer of more than 1 MiB" in trouble(fake.url)
+    assert "the answer has more than 1 MiB" in trouble(fake.url)
 
 
 _BEGIN = b'{"status":"success","data":{"resultType":"vector","result":['
 ODD = {
-    b"\xff\xfe": "is no answer of Prometheus",
+    b"\xff\xfe": "not from Prometheus",
     _BEGIN + b'{"metric":{"user":"\xff"},"value":[1,"1"]}]}}': "utf-8",
-    _BEGIN + b"[" * 600_000: "an answer of more than 500,000",
+    _BEGIN + b"[" * 600_000: "the answer has more than 500,000",
 }
 
 
@@ -263,13 +263,13 @@ def test_certificates(tmp_path: Path) -> None:
     with fake_prometheus(tls=good) as fake:
         assert PrometheusClient(FleetSettings(ca_file=str(good)), fake.url).query(QUERY)
         line = trouble(fake.url)
-        assert "its certificate does not hold: self-signed certificate; fleet.ca_file names" in line
-        assert "its certificate does not hold: self-signed certificate" in trouble(fake.url, ca_file=str(other))
+        assert "its certificate is not valid: self-signed certificate; for a CA of your own" in line
+        assert "its certificate is not valid: self-signed certificate" in trouble(fake.url, ca_file=str(other))
         assert "the connection failed" in trouble(fake.url.replace("https", "http"))
     with fake_prometheus(tls=other) as fake:
         assert "certificate is not valid for '127.0.0.1'" in trouble(fake.url, ca_file=str(other))
     with fake_prometheus() as fake:
-        assert "is it a server of http:// alone?" in trouble(fake.url.replace("http", "https"))
+        assert "does the server use http:// only?" in trouble(fake.url.replace("http", "https"))
 
 
 def test_warnings_of_a_partial_answer_are_kept(fake: FakePrometheus) -> None:

@@ -44,7 +44,7 @@ def test_old_figures_stay_where_the_server_fails_and_go_when_it_is_back() -> Non
         fake.fault = lambda handler: handler.reply(503, b"oops", "text/plain")
         reader.start()
         second = published.get(timeout=PATIENCE)
-        assert second.trouble.endswith("answer 503 (text/plain); an error page came")
+        assert second.trouble.endswith("answer 503 (text/plain); it answers with an error page")
         assert (second.hosts, second.received, second.taken) == (first.hosts, first.received, first.taken)
         fake.fault = None
         reader.start()

@@ -74,5 +74,5 @@ def test_the_past_of_a_host_is_read_with_its_gap(url: str) -> None:
 
 
 def test_a_query_that_the_server_refuses_is_told_in_its_words(url: str) -> None:
-    with pytest.raises(PrometheusError, match=r"it refuses a query \(400\): .*parse error"):
+    with pytest.raises(PrometheusError, match=r"it rejects a query \(400\): .*parse error"):
         PrometheusClient(FleetSettings(), url).query("up{")

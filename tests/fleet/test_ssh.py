@@ -128,7 +128,7 @@ def test_hosts_are_found_by_their_names_or_are_addresses() -> None:
     "text", ["-oProxyCommand=x", "", "a b", "lab:0", "lab:65536", "lab;x", "a@b@c", "lab\n", "[::1"]
 )
 def test_what_is_no_host_is_a_usage_error(text: str) -> None:
-    with pytest.raises(UsageError, match=r"--host: .* is no host; write lab1, "):
+    with pytest.raises(UsageError, match=r"--host: .* is not a host; write lab1, "):
         find_hosts([text], [])
 
 
@@ -140,12 +140,12 @@ def test_a_host_is_named_once() -> None:
 @pytest.mark.parametrize(
     ("code", "said", "words"),
     [
-        (255, "ada@lab2: Permission denied (publickey).", "try `ssh -p 2222 ada@lab2`, which must need no password"),
-        (255, "Host key verification failed.", "try `ssh -p 2222 ada@lab2`, to check its key"),
-        (255, "", "ssh ended without a word"),
-        (127, "sh: not found", f"no ~/venv/bin/gpuwatch there; install it, in a clone of gpuwatch: {INSTALL}"),
-        (2, "gpuwatch: argument --stream: ignored explicit argument 'live'", "cannot do that; upgrade it there"),
-        (2, "gpuwatch: unknown flag --keepalive=8", "its gpuwatch is older"),
+        (255, "ada@lab2: Permission denied (publickey).", "`ssh -p 2222 ada@lab2`, which must not ask for a password"),
+        (255, "Host key verification failed.", "run `ssh -p 2222 ada@lab2`, and check its key"),
+        (255, "", "ssh ended without a message"),
+        (127, "not found", f"~/venv/bin/gpuwatch was not found; install it there, in a clone of gpuwatch: {INSTALL}"),
+        (2, "gpuwatch: argument --stream: ignored explicit argument 'live'", "too old; upgrade it there"),
+        (2, "gpuwatch: unknown flag --keepalive=8", "its gpuwatch is too old"),
         (2, "gpuwatch: gpuwatch.toml: key alerts.off: found 1", "gpuwatch.toml: key alerts.off: found 1"),
         (3, "gpuwatch: no NVIDIA driver; try", "no NVIDIA driver; try"),
         (0, "", "gpuwatch has ended there"),
@@ -174,10 +174,10 @@ def test_a_line_of_status_becomes_a_row() -> None:
         (b'{"schema": 1, "version": "0.0.9"}', "gpuwatch 0.0.9 have schema 1, and this one reads 2; upgrade it there"),
         (b'{"schema": 99, "version": "9\\u001b[2J"}', "upgrade it here, where it is "),
         (b"{}", "upgrade it there"),
-        (b'{"schema": 2, "gpus": "many"}', "it sent no line of status"),
-        (b"{" * 100_000, "it sent no line of status"),
-        (b'{"schema": 2, "x": ' + b"[" * 100_000, "it sent no line of status"),
-        (b"\xff\xfe\x00", "it sent no line of status"),
+        (b'{"schema": 2, "gpus": "many"}', "it sent no status"),
+        (b"{" * 100_000, "it sent no status"),
+        (b'{"schema": 2, "x": ' + b"[" * 100_000, "it sent no status"),
+        (b"\xff\xfe\x00", "it sent no status"),
         (msgspec.json.encode(status(gpus=tuple(StatusGpu(index=n) for n in range(300)))), "more than 256 GPUs"),
     ],
 )  # fmt: skip
@@ -279,18 +279,18 @@ def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[R
 TROUBLES = {
     "flood": ("yes '{}'", "a flood of lines"),
     "long": ("head -c 400000 /dev/zero; sleep 1000", "a line of more than 256 KiB"),
-    "garbage": (f"printf '%s\\n' '{line()}'; sleep 0.3; echo Oops; sleep 1000", "it sent no line of status: Oops"),
+    "garbage": (f"printf '%s\\n' '{line()}'; sleep 0.3; echo Oops; sleep 1000", "it sent no status: Oops"),
     "greeting": (
         "echo 'This account is not available'; sleep 1000",
-        "no line of gpuwatch in 2 s; it said: This account",
+        "no data from gpuwatch in 2 s; it said: This account",
     ),
-    "silent": (f"printf '%s\\n' '{line()}'; sleep 1000", "nothing came for 1 s"),
-    "hangs": ("sleep 1000", "no line of gpuwatch in 2 s"),
+    "silent": (f"printf '%s\\n' '{line()}'; sleep 1000", "no data for 1 s"),
+    "hangs": ("sleep 1000", "no data from gpuwatch in 2 s"),
     "other": ("echo '{\"schema\": 99}'; sleep 1000", "upgrade it here"),
     "closed": ("exec >&- 2>&-; sleep 1000", "gpuwatch has ended there"),
     "noisy": ("yes no entry >&2 & sleep 0.3; exit 255", "no entry"),
     "gone": ("echo 'ssh: connect to host gone port 22: No route to host' >&2; exit 255", "No route to host"),
-    "none": ("exit 127", "no gpuwatch there; install it"),
+    "none": ("exit 127", "gpuwatch was not found; install it"),
 }
 
 
@@ -448,7 +448,7 @@ def test_a_host_that_never_answered_has_no_time_since_which_it_sends_nothing(
     source = RemoteSource(lab, timing=QUICK)
     seen = until(source, lambda one: one.state is SourceState.UNREACHABLE)
     source.close()
-    assert state_words(seen)[0][0] == "the host has sent nothing yet"
+    assert state_words(seen)[0][0] == "the host has sent no data yet"
     assert " since " in state_words(replace(seen, since=5.0))[0][0]
 
 

@@ -113,11 +113,11 @@ def test_an_opened_host_sends_whole_snapshots_of_its_own_viewer(lab: Sshd) -> No
 @pytest.mark.parametrize(
     ("address", "command", "words"),
     [
-        ("stranger", "", "Permission denied (publickey); try `ssh stranger`, which must need no password"),
-        ("unknown", "", "Host key verification failed; try `ssh unknown`, to check its key"),
+        ("stranger", "", "Permission denied (publickey); run `ssh stranger`, which must not ask for a password"),
+        ("unknown", "", "Host key verification failed; run `ssh unknown`, and check its key"),
         ("refused", "", "Connection refused"),
         ("nowhere.invalid", "", "Could not resolve hostname"),
-        ("lab", "/nowhere/gpuwatch", "no /nowhere/gpuwatch there; install it"),
+        ("lab", "/nowhere/gpuwatch", "/nowhere/gpuwatch was not found; install it"),
         ("lab", "/bin/true", "gpuwatch has ended there"),
         ("lab", "/bin/sh", "sh"),
     ],
@@ -150,7 +150,7 @@ def test_a_stalled_connection_is_cut_on_both_sides(lab: Sshd, side: str) -> None
         running = {one.pid for one in lab.streams()}
         for one in stalled:
             one.send_signal(signal.SIGSTOP)
-        wait_for(lambda: "nothing came for 2 s" in rows()[0].trouble)
+        wait_for(lambda: "no data for 2 s" in rows()[0].trouble)
         wait_for(lambda: not running & {one.pid for one in lab.streams()}, "gpuwatch over there goes on")
         wait_for(lambda: has_row(rows()[0]))
         for one in stalled if side == "there" else ():
@@ -175,7 +175,7 @@ def test_the_program_lists_opens_and_leaves_nothing(lab: Sshd, own_home: Path) -
             terminal.send("K")
             terminal.wait_for("[y/N]")
             terminal.send("y\r")
-            terminal.wait_for("Enter goes back")
+            terminal.wait_for("Press Enter to go back")
             assert not training.alive()
             terminal.send("\r")
             terminal.wait_for("q quit")

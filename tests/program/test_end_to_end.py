@@ -41,7 +41,7 @@ def test_a_real_process_is_seen_ended_and_gone(driver: Driver, tmux: Tmux, own_h
         driver.write()
         tmux.wait_for(lambda screen: "exited after" in screen and "12.0 GiB freed" in screen)
         tmux.keys("Escape")
-        screen = tmux.wait_for("no process holds a GPU")
+        screen = tmux.wait_for("no process uses a GPU")
         assert str(mine.pid) not in screen, "what the dialog has told is not told again"
 
         tmux.keys("q")

@@ -117,7 +117,7 @@ def test_it_waits_for_a_driver_and_starts_with_it(tmp_path: Path, busy: Driver) 
     folder.mkdir()
     env = {**busy.env(), **no_driver(folder, b"not yet\n")}
     with in_terminal("--wait", env=env) as terminal:
-        terminal.wait_for(lambda one: "no NVIDIA driver here" in one.text and "q quit" in one.lines[29])
+        terminal.wait_for(lambda one: "no NVIDIA driver" in one.text and "q quit" in one.lines[29])
         fresh = folder / "new"
         fresh.write_bytes(busy.library.read_bytes())
         fresh.replace(folder / "libnvidia-ml.so.1")

@@ -150,8 +150,8 @@ def test_every_view_of_the_dashboard(machine: Machine) -> None:
         terminal.wait_for("no process matches")
         leave(terminal, "user:ada")
         terminal.send("?")
-        terminal.wait_for("Keys, marks and terms explained")
-        leave(terminal, "Keys, marks and terms explained")
+        terminal.wait_for("Explain the keys, marks and terms")
+        leave(terminal, "Explain the keys, marks and terms")
         # An alert about the GPU with the hostile name, as a toast while the strip is frozen, and then in the strip.
         terminal.send("p")
         terminal.wait_for("PAUSED")

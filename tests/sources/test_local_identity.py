@@ -145,7 +145,7 @@ def test_no_other_card_takes_the_row_of_one_that_was_asked_for_and_never_said_wh
     source.poke()
     snapshot = watched(source, lambda it: it.gpus[0].sampled > snapshot.monotonic + QUICK.start, uuids[2])
     assert by_uuid(snapshot)["index-4"].health is Health.SILENT
-    assert "start gpuwatch anew" in by_uuid(snapshot)["index-4"].words
+    assert "restart gpuwatch" in by_uuid(snapshot)["index-4"].words
     driver.gpus.insert(0, Card(0))
     driver.faults = []
     change(source, driver, restarted=True)

@@ -219,7 +219,7 @@ async def test_gpuwatchs_own_trouble_cannot_be_silenced() -> None:
     async with running(frame(machine(2), alert(rule=TROUBLE, gpu=""))) as (app, pilot):
         await press(pilot, "a")
         assert app.screen is app.dashboard
-        assert any("nothing to acknowledge" in one.message for one in app._notifications)
+        assert any("no alert to acknowledge" in one.message for one in app._notifications)
 
 
 @pytest.mark.uncounted

@@ -69,7 +69,7 @@ def test_a_damaged_file_is_ignored_with_one_line(content: bytes) -> None:
     write(content)
     remembered = read_choices()
     assert remembered.choices == Choices()
-    assert remembered.notice.startswith("earlier choices are not known: ")
+    assert remembered.notice.startswith("your saved choices cannot be used: ")
     assert "dashboard.json is damaged" in remembered.notice
     assert remembered.notice.isprintable()
     assert len(remembered.notice) <= 200
@@ -144,8 +144,8 @@ async def test_what_cannot_be_saved_is_said() -> None:
 
 
 async def test_a_notice_is_shown_at_the_start() -> None:
-    async with running(frame(machine(1)), helpers=Helpers(notice="earlier choices are not known: x")) as (app, _):
-        assert "earlier choices" in next(iter(app._notifications)).message
+    async with running(frame(machine(1)), helpers=Helpers(notice="your saved choices cannot be used: x")) as (app, _):
+        assert "your saved choices" in next(iter(app._notifications)).message
 
 
 def shown(app: GpuwatchApp) -> list[str]:

@@ -34,8 +34,8 @@ async def test_before_the_first_frame_it_says_that_it_starts() -> None:
 
 
 EMPTY_STATES = [
-    (SourceState.NO_DRIVER, "no NVIDIA driver here"),
-    (SourceState.DRIVER_DOWN, "tries again by itself"),
+    (SourceState.NO_DRIVER, "no NVIDIA driver"),
+    (SourceState.DRIVER_DOWN, "retries automatically"),
     (SourceState.NO_GPU, "no GPU"),
     (SourceState.SILENT, "not responding since"),
     (SourceState.STARTING, ""),

@@ -120,7 +120,7 @@ class _Wheel:
 async def test_pause_freezes_the_screen_and_the_watch_goes_on() -> None:
     async with running() as (app, pilot):
         await pilot.press("p")
-        assert "nothing to freeze yet" in [one.message for one in app._notifications]
+        assert "no data to freeze yet" in [one.message for one in app._notifications]
         await hand(app, pilot, frame(machine(1)))
         assert "1 GPU ·" in text(app)
         await pilot.press("p")

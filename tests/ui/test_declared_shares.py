@@ -125,10 +125,10 @@ def facts_of(seen: Snapshot) -> dict[str, str]:
 def test_the_detail_of_a_gpu_has_the_sums_and_what_is_not_known() -> None:
     others = ((14, "dov", 1.0, Declared()), (15, "eve", 2.0, UNREADABLE), (16, "eve", 2.0, None))
     facts = facts_of(machine(*THREE_OF_ADAS, *others))
-    assert facts["declared"] == "94.9 GiB in 3 shares, overbooked: it has 79.1 GiB"
+    assert facts["declared"] == "94.9 GiB in 3 shares, overbooked: the GPU has 79.1 GiB"
     assert facts["held"] == "20.0 GiB by all processes"
-    assert facts["not declared"] == "by 1 process"
-    assert facts["not read"] == "what 2 processes declared"
+    assert facts["undeclared"] == "1 process"
+    assert facts["unread"] == "declared share of 2 processes"
 
 
 def test_the_detail_of_a_gpu_makes_no_number_up() -> None:
@@ -168,9 +168,9 @@ UNUSED = alert(0, Severity.WARNING, subject="11:11", title="pid 11 (ada) fills G
         (declares(0, 60 * GIB), {}, (UNUSED,), 2, "fills GPU 3 and computes on GPU 0 alone"),
         (declares(0, 60 * GIB), {}, (replace(UNUSED, severity=Severity.NOTE),), 0, "holds 49.6 GiB of GPU 0, within"),
         (Declared(), {}, (), 0, "holds 49.6 GiB on GPU 0; declared nothing"),
-        (UNREADABLE, {}, (), 0, "holds 49.6 GiB on GPU 0; what it declared is not readable"),
+        (UNREADABLE, {}, (), 0, "holds 49.6 GiB on GPU 0; its declared share is not readable"),
         (None, {"presence": Presence.HIDDEN}, (), 0, "holds 49.6 GiB on GPU 0; hidden from you"),
-        (ADA[3], {"state": "zombie"}, (), 0, "has ended, and still holds 49.6 GiB on GPU 0"),
+        (ADA[3], {"state": "zombie"}, (), 0, "has ended and still holds 49.6 GiB on GPU 0"),
     ],
 )  # fmt: skip
 def test_the_page_of_a_process_begins_with_the_verdict(

@@ -55,7 +55,7 @@ def facts_of(section: Section) -> dict[str, str]:
 async def test_help_opens_scrolls_and_closes() -> None:
     for size, key in (((80, 24), "q"), ((60, 10), "question_mark")):
         async with shown(HelpScreen(KEYS, frame_of(a_snapshot())), size) as (app, pilot):
-            assert "All that is known of this process" in text(app)
+            assert "Show everything about this process" in text(app)
             assert fits(app)
             await press(pilot, "G")
             assert "gpuwatch docs" in text(app)
@@ -123,7 +123,7 @@ async def test_detail_lives_and_tells_when_the_process_is_gone() -> None:
         await until(pilot, lambda: "13.5 GiB" in text(app))
         silent = builders.snapshot([builders.gpu(4, health=Health.SILENT)])
         screen.refresh_frame(frame_of(builders.at(silent, 12)))
-        await until(pilot, lambda: "does not report its processes now" in text(app))
+        await until(pilot, lambda: "its GPU reports no processes now" in text(app))
         screen.refresh_frame(frame_of(builders.at(builders.snapshot([builders.gpu(4)]), 15)))
         await until(pilot, lambda: "Ended, or released its GPU memory, 14 s ago" in text(app))
         assert screen.page.over
@@ -156,7 +156,7 @@ def test_a_gpu_in_trouble_says_so() -> None:
     assert facts["problem"] == "GPU_IS_LOST (nvmlX)"
     assert facts["health"].startswith("lost, since ")
     assert facts["compute mode"] == "no permission"
-    assert facts["last read"] == "never yet"
+    assert facts["last read"] == "never"
 
 
 async def test_a_command_runs_the_action_of_the_app() -> None:

@@ -234,7 +234,7 @@ async def test_the_footer_says_what_enter_shows() -> None:
         assert "Enter GPU 1" in seen[ABOUT_GPU.id]
         assert "Enter" not in seen[ABOUT_NOTHING.id]
         await press(pilot, "enter")
-        assert any("about no process or GPU" in one.message for one in app._notifications)
+        assert any("no longer here" in one.message for one in app._notifications)
 
 
 async def test_an_ended_events_pid_that_another_process_has_by_now_is_not_shown() -> None:

@@ -194,7 +194,7 @@ async def test_values_are_known_since_the_first_one_and_axes_fit_the_data() -> N
         began = builders.EPOCH
         for key, form in (("2", "%H:%M:%S"), ("5", "%H:%M")):
             await press(pilot, key)
-            known = re.search(r"known since ([\d:]+)", text(app).splitlines()[0])
+            known = re.search(r"data since ([\d:]+)", text(app).splitlines()[0])
             assert known
             assert known[1] == time.strftime(form, time.localtime(began))
         tops = {name: block.graph.top for name, block in sheet(app).graphs.blocks.items() if block.graph is not None}
@@ -216,9 +216,9 @@ async def test_promises_stand_by_name_and_a_reservation_is_a_row() -> None:
     async with running(Frame(two_people(promises=promises), 0.0, History().view), (160, 50)) as (app, pilot):
         await press(pilot, "tab", "enter")
         shown = text(app)
-        assert "root reserved 12 min ago: 30.0 GiB not taken yet" in shown
+        assert "root reserved 12 min ago: 30.0 GiB not used yet" in shown
         assert "30.0 GiB to root, reserved 12 min ago" in shown
-        assert "2.0 GiB to ada, declared and not used" in shown
+        assert "2.0 GiB to ada, declared, not used yet" in shown
 
 
 async def test_a_gpu_that_fails_or_leaves_says_so() -> None:
@@ -229,7 +229,7 @@ async def test_a_gpu_that_fails_or_leaves_says_so() -> None:
         await hand(app, pilot, frame(lost))
         assert "GPU is lost" in text(app).splitlines()[1]
         await hand(app, pilot, frame(snapshot([gpu(1)])))
-        assert "does not list this GPU any more" in text(app)
+        assert "no longer lists this GPU" in text(app)
         await hand(app, pilot, watched(30))
         assert "any more" not in text(app)
 

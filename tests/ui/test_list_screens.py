@@ -111,8 +111,8 @@ async def test_the_cursor_stays_on_its_row(key: str) -> None:
 @pytest.mark.parametrize(
     ("key", "words"),
     [
-        ("u", "nobody holds a GPU"),
-        ("t", "no process holds a GPU"),
+        ("u", "nobody uses a GPU"),
+        ("t", "no process uses a GPU"),
         ("S", "none of your processes is a stray"),
         ("e", "no alert yet"),
     ],

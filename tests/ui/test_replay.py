@@ -109,8 +109,8 @@ async def test_at_goes_to_a_clock_time_and_refuses_others_in_words() -> None:
     [
         (0, ["left", "comma"], f"start of the recording: {format_moment(EPOCH)}"),
         (599, ["right", "space", "full_stop"], f"end of the recording: {format_moment(EPOCH + 599)}"),
-        (400, ["right_curly_bracket"], f"no event begins after {format_moment(EPOCH + 400)}"),
-        (50, ["left_curly_bracket"], f"no event begins before {format_moment(EPOCH + 50)}"),
+        (400, ["right_curly_bracket"], f"no event starts after {format_moment(EPOCH + 400)}"),
+        (50, ["left_curly_bracket"], f"no event starts before {format_moment(EPOCH + 50)}"),
     ],
 )
 async def test_start_end_and_no_more_events_are_said_in_words(at: int, keys: list[str], words: str) -> None:
@@ -161,7 +161,11 @@ async def test_nothing_can_be_ended_acknowledged_or_sent() -> None:
         app.write_to_owner(app.frame, lambda row: True)
         await until(pilot, lambda: len(app._notifications) == 3)
         said = [one.message for one in app._notifications]
-        things = ("no process can be ended", "no alert can be acknowledged or muted", "no message to an owner")
+        things = (
+            "processes cannot be ended",
+            "alerts cannot be acknowledged or muted",
+            "there are no messages to owners",
+        )
         assert said == [f"this is a replay: {words}" for words in things]
         assert app.end_dialogs is None
         assert app.frame is not None
@@ -182,10 +186,10 @@ async def test_help_and_palette_have_the_keys_of_the_replay_alone() -> None:
     async with replaying(recording(), 120, (160, 100)) as (app, pilot):
         await press(pilot, "question_mark")
         words = text(app)
-        assert "To a clock time" in words
+        assert "Go to a clock time" in words
         assert "Freeze the screen" not in words
         assert "End this process" not in words
-        assert "judged by your limits" in words
+        assert "judged by your own settings" in words
     live, then = ({one.name for one in commands(keys)} for keys in (KEYS, replay_keys()))
     assert not {"End the selected process", "Acknowledge or mute an alert"} & then
-    assert {"Play the recording, or pause", "To a clock time"} <= then - live
+    assert {"Play the recording, or pause it", "Go to a clock time"} <= then - live

@@ -183,7 +183,7 @@ async def test_what_was_signalled_is_followed_up_after_the_screen_was_closed(tmp
             await pilot.press("escape")
             await hand(app, pilot, a_frame(one, two, gone=(first,)))
             assert app.screen is app.dashboard
-            assert "1 stray that waited for its turn is left alone" in toasts(app)
+            assert "1 waiting stray is left alone" in toasts(app)
             await fed(app, pilot, lambda: a_frame(one, two, gone=(first,)), lambda: "freed on GPU 0" in toasts(app))
             assert f"process {first}" in toasts(app)
             assert next(holder for holder in (one, two) if holder.pid == second).alive()
@@ -223,7 +223,7 @@ async def test_one_that_is_ended_as_a_stray_is_not_asked_about_a_second_time(tmp
             await told_to_end(pilot)
             await until(pilot, lambda: "asked to stop" in text(app))
             await press(pilot, "escape", "K")
-            assert "it is being ended as a stray: S shows it" in toasts(app)
+            assert "already being ended as a stray: S shows it" in toasts(app)
             assert not isinstance(top(app), EndDialog)
 
 
@@ -240,7 +240,7 @@ async def test_quitting_records_both_kinds_of_endings(tmp_path: Path) -> None:
             screen = await opened(app, pilot)
             order = [stray.process.pid for stray in screen.found()]
             await pilot.press(*["down"] * order.index(one.pid), "space")
-            assert "it is being ended already: Enter shows it" in toasts(app)
+            assert "already being ended: Enter shows it" in toasts(app)
             await pilot.press("g", *["down"] * order.index(two.pid))
             await told_to_end(pilot)
             await until(pilot, lambda: "asked to stop" in text(app))
@@ -284,7 +284,7 @@ async def test_a_zombie_cannot_be_selected_and_what_has_no_figure_is_not_counted
             await pilot.press("space", "down")
         assert {pid for pid, _ in screen.rows.chosen} == {11, 12}
         await press(pilot, "enter")
-        assert "together at least 3.0 GiB" in text(app)
+        assert "together they hold at least 3.0 GiB" in text(app)
 
 
 async def test_a_second_batch_waits_for_the_first_and_drops_none_of_it(tmp_path: Path) -> None:
@@ -341,9 +341,9 @@ async def test_a_possible_stray_is_ended_alone_by_two_keys_and_a_question(tmp_pa
     with GpuHolder() as one:
         async with listed(a_pinner(tmp_path), computing(one, busy=one.pid)) as (app, pilot, screen):
             await press(pilot, "space")
-            assert "Enter asks about it alone" in toasts(app)
+            assert "it cannot be selected, but Enter ends it" in toasts(app)
             await press(pilot, "enter")
-            assert "whether it is a stray is not known yet" in text(app)
+            assert "not yet known to be a stray" in text(app)
             await confirm(pilot)
             await fed(app, pilot, lambda: computing(one, busy=one.pid), lambda: not one.alive())
             assert top(app) is screen

@@ -137,14 +137,14 @@ class FleetHelp(Sheet):
         host_keys = [one for one in FleetHostScreen.BINDINGS if isinstance(one, Binding)]
         keys = {one.id: one for one in (*MapScreen.KEYS, *FleetScreen.VIEWS, *FleetScreen.KEYS, *host_keys)}
         shown = [Fact(key_names(one.key), one.tooltip) for one in keys.values()]
-        shown += [Fact("1-5", "In a host: graphs of the last minute up to a day")]
+        shown += [Fact("1-5", "In a host: show the last minute up to the last day")]
         marks = (
             Fact(f"42{glyphs.warning}", "a GPU: percent of its memory in use, and the mark of its worst alert"),
-            Fact("free", "it answers, and nobody holds memory of it"),
-            Fact("down", "it does not answer; of the rest of its host there are figures"),
+            Fact("free", "it answers, and nobody uses its memory"),
+            Fact("down", "it does not answer; the rest of its host does"),
             Fact(glyphs.missing, "not known, never zero"),
             Fact("left", "free memory, minus what is promised"),
-            Fact("45 s old", "the server could not be read since; the line below the title says why"),
+            Fact("45 s old", "no newer figures; the line below the title says why"),
             Fact("age", "time since the newest sample of the host"),
         )
         return SheetPage(

@@ -105,8 +105,8 @@ class FleetHostScreen(TimeSheet):
         """Message: the server has answered."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("down,j", "move(1)", "GPU", id="host.down", key_display="↓ ↑", tooltip="The next GPU: its graphs"),
-        Binding("up,k", "move(-1)", "GPU", show=False, id="host.up", tooltip="The GPU before"),
+        Binding("down,j", "move(1)", "GPU", id="host.down", key_display="↓ ↑", tooltip="Show the next GPU"),
+        Binding("up,k", "move(-1)", "GPU", show=False, id="host.up", tooltip="Show the previous GPU"),
         FleetScreen.PALETTE,
     ]
     LEFT = 0.55
@@ -210,7 +210,7 @@ class FleetHostScreen(TimeSheet):
         self.gpus.host = host
         self.gpus.owners = self._past.owners if self._past is not None else ()
         self.gpus.update_rows([None, *host.gpus])
-        gone = "" if listed is not None else "the server does not list this host any more"
+        gone = "" if listed is not None else "the server no longer lists this host"
         notice = "; ".join(filter(None, (self.fleet.trouble or self._trouble, gone, host.trouble)))
         self.graphs.now = self.fleet.taken or 0.0
         self.graphs.fit(canvas.styles, canvas.widths[0])
@@ -238,7 +238,7 @@ class FleetHostScreen(TimeSheet):
             for one in self.fleet.alerts
             if one.host == self.host_name
         ]
-        return Section("Alerts", tuple(facts) or (Fact("none", "no alert fires", missing=True),))
+        return Section("Alerts", tuple(facts) or (Fact("none", "no alert is firing", missing=True),))
 
     def _graphs(self) -> Sequence[Graph]:
         lines: tuple[tuple[str, str, str, Callable[[Sequence[float]], float], float], ...] = (

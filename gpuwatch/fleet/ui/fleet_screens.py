@@ -194,14 +194,14 @@ class FleetScreen(FilteredListScreen[Any, R], Generic[R]):
     """Field of `Fleet` that has its rows."""
     GRAMMAR: ClassVar[Grammar[Any]]
     """Terms by which the rows can be filtered."""
-    NOTHING: ClassVar[str] = "there is none"
+    NOTHING: ClassVar[str] = "none"
     """Why there are no rows on a server that has hosts."""
     VIEWS: ClassVar[Sequence[Binding]] = (
-        Binding("m", "app.view('map')", "map", id="fleet.map", tooltip="Hosts as a heat map"),
-        Binding("t", "app.view('hosts')", "table", id="fleet.hosts", tooltip="Hosts as a table"),
-        Binding("f", "app.view('free')", "free", id="fleet.free", tooltip="Free GPUs by model, and on which hosts"),
-        Binding("u", "app.view('people')", "people", id="fleet.people", tooltip="People over all hosts"),
-        Binding("e", "app.view('alerts')", "alerts", id="fleet.alerts", tooltip="Alerts that fire"),
+        Binding("m", "app.view('map')", "map", id="fleet.map", tooltip="Show the hosts as a heat map"),
+        Binding("t", "app.view('hosts')", "table", id="fleet.hosts", tooltip="Show the hosts as a table"),
+        Binding("f", "app.view('free')", "free", id="fleet.free", tooltip="Show free GPUs by model, with their hosts"),
+        Binding("u", "app.view('people')", "people", id="fleet.people", tooltip="Show people over all hosts"),
+        Binding("e", "app.view('alerts')", "alerts", id="fleet.alerts", tooltip="Show the firing alerts"),
     )
     PALETTE: ClassVar = Binding(
         "colon,ctrl+p",
@@ -209,19 +209,19 @@ class FleetScreen(FilteredListScreen[Any, R], Generic[R]):
         "commands",
         show=False,
         id="fleet.palette",
-        tooltip="All commands, by name, and the themes",
+        tooltip="Find a command or a theme by name",
     )
     REST: ClassVar[Sequence[Binding]] = (
         PALETTE,
-        Binding("R", "app.reload", "read", show=False, id="fleet.read", tooltip="Read the server now"),
+        Binding("R", "app.reload", "read", show=False, id="fleet.read", tooltip="Ask the server now"),
         Binding(
-            "escape", "close", "back", show=False, id="fleet.close", tooltip="Clear the filter, or back to the map"
+            "escape", "close", "back", show=False, id="fleet.close", tooltip="Clear the filter, or go back to the map"
         ),
         Binding("q", "app.quit", "quit", id="fleet.quit", tooltip="Quit"),
     )
-    ENTER: ClassVar = Binding("enter", "choose", "host", id="fleet.choose", tooltip="Open it")
+    ENTER: ClassVar = Binding("enter", "choose", "host", id="fleet.choose", tooltip="Open the selected row")
     BINDINGS: ClassVar[list[BindingType]] = [FILTER_KEY, ENTER, *VIEWS, *SORT_KEYS, *REST]
-    BINDINGS += [Binding("r", "reverse", "reverse", show=False, id="fleet.reverse", tooltip="Reverse the order")]
+    BINDINGS += [Binding("r", "reverse", "reverse", show=False, id="fleet.reverse", tooltip="Reverse the sort order")]
     KEYS = (ENTER, FILTER_KEY, *VIEWS, *SORT_KEYS, *REST)
     DETAIL_LINES = ((24, 5), (16, 4))
 
@@ -282,7 +282,7 @@ class FleetScreen(FilteredListScreen[Any, R], Generic[R]):
         if fleet.received is None:
             return ["no figures yet" if fleet.trouble else f"reading {fleet.server}"]
         if not fleet.hosts:
-            return [f"{fleet.server} knows no host: are gpuwatch's recording rules loaded there?"]
+            return [f"{fleet.server} has no hosts: are gpuwatch's recording rules loaded there?"]
         if self.filter.text:
             return [f"no {self.ROW} matches “{self.filter.text}”: Esc clears the filter"]
         return [self.NOTHING]
@@ -312,7 +312,7 @@ class TableScreen(FleetScreen[Host]):
         free = sum(gpu.is_free for host in hosts if not host.trouble for gpu in host.gpus)
         words = [*super().counts(), f"{sum(len(host.gpus) for host in hosts)} GPUs", f"{free} free"]
         words += [f"{alerts} alert{'s' * (alerts != 1)}"] * bool(alerts)
-        return [*words, *[f"{silent} without new figures"] * bool(silent)]
+        return [*words, *[f"{silent} without new data"] * bool(silent)]
 
     def facts(self, row: Host) -> Sequence[tuple[str, str]]:
         models = {gpu.name: sum(one.name == gpu.name for one in row.gpus) for gpu in row.gpus}
@@ -336,7 +336,7 @@ class MapScreen(TableScreen):
 
     LIST = HeatMap
     NAME = "map"
-    OWN = (Binding("v", "figure", "memory/util", id="fleet.figure", tooltip="Memory in use, or utilization"),)
+    OWN = (Binding("v", "figure", "memory/util", id="fleet.figure", tooltip="Show memory in use, or utilization"),)
     BINDINGS: ClassVar[list[BindingType]] = [*OWN]
     KEYS = (FleetScreen.ENTER, FILTER_KEY, *OWN, *FleetScreen.VIEWS[1:], *FleetScreen.REST)
 
@@ -365,10 +365,10 @@ class FreeScreen(FleetScreen[FreeGpus]):
     TITLE = "free GPUs"
     ROW, ROWS, GRAMMAR = "model", "free", FREE
     FILTER_HINT = "H100  free>=4  most>=4  mem>=80  node01  !text"
-    NOTHING = "the hosts have no GPU"
+    NOTHING = "no host has a GPU"
 
     def facts(self, row: FreeGpus) -> Sequence[tuple[str, str]]:
-        unknown = f"of {row.unknown} it is not known whether they are free" if row.unknown else ""
+        unknown = f"{row.unknown}: not known whether free" if row.unknown else ""
         return (("unknown", unknown), ("free on", FREE_GPUS["where"].cell(row) or "none"))
 
     def choose(self, row: FreeGpus) -> None:
@@ -384,7 +384,7 @@ class FleetPeopleScreen(FleetScreen[FleetPerson]):
     TITLE = "people"
     ROW, ROWS, GRAMMAR = "user", "people", PEOPLE
     FILTER_HINT = "ada  user:ada,ben  mem>100GiB  gpus>8  hosts>2  idle>10GiB  node01  !text"
-    NOTHING = "nobody holds a GPU"
+    NOTHING = "nobody uses a GPU"
 
     def facts(self, row: FleetPerson) -> Sequence[tuple[str, str]]:
         idle = f", {gib(row.idle)} GiB of it idle" if row.idle else ""
@@ -399,10 +399,10 @@ class FleetPeopleScreen(FleetScreen[FleetPerson]):
 class FleetAlertsScreen(FleetScreen[FleetAlert]):
     LIST = FleetAlertList
     NAME = "fleet-alerts"
-    TITLE = "alerts that fire"
+    TITLE = "firing alerts"
     ROW, ROWS, GRAMMAR = "alert", "alerts", ALERTS
     FILTER_HINT = "rule:limit  user:ada  gpu:0,2-4  age>1h  node01  !text"
-    NOTHING = "no alert fires"
+    NOTHING = "no alert is firing"
 
     def facts(self, row: FleetAlert) -> Sequence[tuple[str, str]]:
         lasted = "" if row.age is None else f"for {long_duration(row.age)}"

@@ -34,7 +34,7 @@ def suspend_for(app: App[int], command: Sequence[str]) -> None:
     """Run a program that has the terminal for itself, and wait for Enter, so that its last lines can be read."""
     with contextlib.suppress(SuspendNotSupported), app.suspend():
         _run_program(command)
-        _print("Enter goes back to the dashboard.")
+        _print("Press Enter to go back to the dashboard.")
         sys.stdin.readline()
 
 
@@ -118,7 +118,7 @@ class HostsApp(GpuwatchApp):
         if self.watching is self._local:
             super().handle_source_end(frame)
             return
-        self.notify(frame.snapshot.words or "the source has ended", severity="error", markup=False, timeout=15)
+        self.notify(frame.snapshot.words or "the data source has ended", severity="error", markup=False, timeout=15)
         self.watching = self.frame = self.newest = None
         self.action_hosts()
 
@@ -185,7 +185,7 @@ class HostsApp(GpuwatchApp):
         """Return whether processes can be ended from here, by this program: none of another host."""
         if self.fleet.opened is None:
             return super().may_end()
-        words = f"on {self.fleet.opened} one process is ended after the other: K asks over there"
+        words = f"end the processes of {self.fleet.opened} one at a time: K asks there"
         self.notify(words, severity="warning", markup=False, timeout=5)
         return False
 
@@ -199,9 +199,9 @@ class HostsApp(GpuwatchApp):
         if self.frame is None:  # a host was opened whose processes are not known yet
             return
         if self.options.read_only:
-            self.notify("read-only: no process can be ended", severity="warning", markup=False, timeout=4)
+            self.notify("read-only: processes cannot be ended", severity="warning", markup=False, timeout=4)
         elif not (0 < pid <= _LARGEST_PID and 0 < start < _LARGEST_START):
-            words = "its start time is not known: nothing proves over there which process is meant"
+            words = "its start time is not known: the host could not identify it safely"
             self.notify(words, severity="warning", markup=False, timeout=5)
         else:
             self._run(self, kill_command(host, pid, start, whole_run=whole_run))

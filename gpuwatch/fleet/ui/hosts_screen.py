@@ -84,11 +84,11 @@ class HostsScreen(ListScreen[HostList, Host]):
     NAME = TITLE = "hosts"
     KEYS = (
         Binding("enter", "choose", "open", id="hosts.choose", tooltip="Open this host as the dashboard"),
-        Binding("escape,H", "close", "back", id="hosts.close", tooltip="Back to the host that is open"),
+        Binding("escape,H", "close", "back", id="hosts.close", tooltip="Go back to the open host"),
         *SORT_KEYS,
-        Binding("r", "reverse", "reverse", id="hosts.reverse", tooltip="Reverse the order"),
-        Binding("R", "retry", "retry", id="hosts.retry", tooltip="Try the hosts in trouble again now"),
-        Binding("q", "app.quit", "quit", id="hosts.quit", tooltip="Quit; no other process ends"),
+        Binding("r", "reverse", "reverse", id="hosts.reverse", tooltip="Reverse the sort order"),
+        Binding("R", "retry", "retry", id="hosts.retry", tooltip="Retry the hosts in trouble now"),
+        Binding("q", "app.quit", "quit", id="hosts.quit", tooltip="Quit; your processes keep running"),
     )
     BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
 
@@ -142,14 +142,14 @@ class HostsScreen(ListScreen[HostList, Host]):
         return [("host", row.name), ("trouble", row.trouble), ("worst", alerts), ("GiB, busy", figures)]
 
     def why_empty(self) -> Sequence[str]:
-        return ["no host is named"]
+        return ["no hosts"]
 
     def choose(self, row: Host) -> None:
         self._open(row.name)
 
     def action_retry(self) -> None:
         self._retry()
-        self.notify("trying again", markup=False, timeout=3)
+        self.notify("retrying", markup=False, timeout=3)
 
     def action_close(self) -> None:
         """Go back to the host that is open; stay where none is."""

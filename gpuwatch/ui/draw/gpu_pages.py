@@ -45,13 +45,13 @@ from gpuwatch.ui.draw.view import View, day_time, mark_of, replay_words
 
 T = TypeVar("T")
 
-_UNREAD_LINKS: Final = "not recorded: it is read only while the details of this GPU are shown"
+_UNREAD_LINKS: Final = "not recorded: gpuwatch reads it only while this GPU's page is open"
 _ECC: Final = replace(GPU["ecc"], fact="{} uncorrected errors")
 MEMORY: Final = "memory, GiB by owner"
 WORK: Final = "work: utilization up, power down"
 HEAT: Final = "heat"
 LINKS: Final = "links: received up, sent down"
-RUNS: Final = "who came and went"
+RUNS: Final = "runs over time"
 """Titles of the graphs."""
 METERS: Final = 140
 """Cells of a line from which on its figures have meters."""
@@ -137,7 +137,7 @@ def gpu_page(
     if gpu is None:
         return SheetPage(graphs.title("GPU"), (), notice="The driver does not list this GPU.", over=True)
     over = not any(gpu is listed for listed in frame.snapshot.gpus)
-    notice = "The driver does not list this GPU any more. Last known values:"
+    notice = "The driver no longer lists this GPU. Last known values:"
     if not over:
         notice = gpu.words or gpu.health.value if gpu.health is not Health.OK else ""
     room, two_columns = canvas.room(notice), canvas.two_columns
@@ -145,7 +145,7 @@ def gpu_page(
     processes.update_rows(sorted(held, key=lambda row: -(number(row.holding.memory) or 0.0)))
     processes.over = overshoots((*frame.alerts, *frame.early))
     processes.reserved = [
-        f"{promise.user} {promise_words(promise, frame.snapshot.taken)}: {gib(promise.bytes)} GiB not taken yet"
+        f"{promise.user} {promise_words(promise, frame.snapshot.taken)}: {gib(promise.bytes)} GiB not used yet"
         for promise in gpu.promises
         if promise.reserved
     ]
@@ -319,7 +319,7 @@ def room_section(gpu: Gpu, frame: Frame) -> Section:
     others = [(other.index, GPU["left"].read(other)) for other in snapshot.gpus if other.key != gpu.key]
     if most and others:
         fitting = [index for index, one in others if isinstance(one, Amount) and one.number >= most]
-        facts.append(Fact("would fit", f"{size(most)} on {f'GPU {ranges(fitting)}' if fitting else 'no other GPU'}"))
+        facts.append(Fact("largest", f"{size(most)} fits on {f'GPU {ranges(fitting)}' if fitting else 'no other GPU'}"))
     return Section("room", tuple(one for one in facts if one.value))
 
 
@@ -327,7 +327,7 @@ def gpu_section(gpu: Gpu, snapshot: Snapshot, history: HistoryView | None = None
     """Describe all that is known of a GPU itself; without `room` but for its memory, and what the headline has."""
     facts = [
         text_fact("name", gpu.name, "not known"),
-        text_fact("UUID", gpu.uuid, "not known: the driver has given no handle"),
+        text_fact("UUID", gpu.uuid, "not known: the driver returned no handle"),
         text_fact("bus id", gpu.bus_id, "not known"),
     ]
     if gpu.health is not Health.OK:
@@ -353,7 +353,7 @@ def gpu_section(gpu: Gpu, snapshot: Snapshot, history: HistoryView | None = None
         value_fact("display", gpu.display_active),
         value_fact("MIG", gpu.mig),
         text_fact("driver", f"{snapshot.driver}, CUDA {snapshot.cuda or '?'}" * bool(snapshot.driver), "not known"),
-        Fact("last read", f"{long_duration(now - gpu.sampled)} ago{slow}" if gpu.sampled else "never yet"),
+        Fact("last read", f"{long_duration(now - gpu.sampled)} ago{slow}" if gpu.sampled else "never"),
     ]
     kept = [one for one in facts if not (one.missing and one.value == REASONS[Reason.UNSUPPORTED])]
     lacking = ", ".join(one.label for one in facts if one not in kept)
@@ -392,9 +392,9 @@ def _memory_facts(gpu: Gpu, snapshot: Snapshot, history: HistoryView | None) -> 
 
 
 def promise_words(promise: Promise, now: float) -> str:
-    """Return why memory is promised: `declared and not used`, `reserved 12 min ago`."""
+    """Return why memory is promised: `declared, not used yet`, `reserved 12 min ago`."""
     if not promise.reserved:
-        return "declared and not used"
+        return "declared, not used yet"
     return f"reserved {long_duration(max(0.0, now - promise.reserved))} ago"
 
 
@@ -404,7 +404,7 @@ def _declared_facts(gpu: Gpu, snapshot: Snapshot) -> list[Fact]:
     facts = []
     if sums.limits:
         by = f"in {sums.limits} {'shares' if sums.limits > 1 else 'share'}"
-        over = f", overbooked: it has {size(sums.total)}" if sums.overbooked and sums.total else ""
+        over = f", overbooked: the GPU has {size(sums.total)}" if sums.overbooked and sums.total else ""
         facts.append(Fact("declared", f"{size(sums.declared)} {by}{over}"))
     elif gpu.holdings and not sums.unread:
         facts.append(Fact("declared", "nothing"))
@@ -412,9 +412,9 @@ def _declared_facts(gpu: Gpu, snapshot: Snapshot) -> list[Fact]:
         least = "" if all(known(one.memory) for one in gpu.holdings) else "at least "
         facts.append(Fact("held", f"{least}{size(sums.held)} by all processes"))
     if sums.undeclared:
-        facts.append(Fact("not declared", f"by {_processes(sums.undeclared)}"))
+        facts.append(Fact("undeclared", _processes(sums.undeclared)))
     if sums.unread:
-        facts.append(Fact("not read", f"what {_processes(sums.unread)} declared", missing=True))
+        facts.append(Fact("unread", f"declared share of {_processes(sums.unread)}", missing=True))
     return facts
 
 
@@ -455,13 +455,13 @@ def _health(gpu: Gpu, graphs: FrameGraphs) -> Section:
     facts = []
     for code, (count, last) in sorted(history.gpu(gpu.key).xids.items(), key=lambda one: -one[1][1]):
         ago = long_duration(max(0.0, history.now - last))
-        facts.append(Fact(f"XID {code}", f"{count} time{'s' * (count != 1)}, the last {ago} ago"))
+        facts.append(Fact(f"XID {code}", f"{count} time{'s' * (count != 1)}, last {ago} ago"))
     if not facts:
         reason = REASONS[gpu.xids] if isinstance(gpu.xids, Reason) else ""
         facts.append(Fact("XID", reason or "none", missing=bool(reason)))
     facts.append(field_fact(_ECC, gpu))
-    facts += [Fact("broken rows", "wait for a reset of the GPU to be replaced")] * (gpu.remap_pending is True)
-    facts += [Fact("broken rows", "could not be replaced: the GPU has to be exchanged")] * (gpu.remap_failed is True)
+    facts += [Fact("broken rows", "will be replaced when the GPU is reset")] * (gpu.remap_pending is True)
+    facts += [Fact("broken rows", "could not be replaced: the GPU needs to be exchanged")] * (gpu.remap_failed is True)
     changes = [one for one in history.gpu(gpu.key).throttles if one.reasons][-3:]
     facts += [
         Fact("" if place else "slowed down", f"{moment(at, now)} {', '.join(throttle_words(reasons))}")

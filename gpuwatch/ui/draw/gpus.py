@@ -694,7 +694,7 @@ class Gpus(CursorList[Gpu]):
             drawn.append(builder.build(width))
         if shown < lines < grid.lines:
             hidden = every - sum(min(grid.per_line, every - place) for place in self._places if place is not None)
-            words = f"+{hidden} more GPUs: a larger window shows them"
+            words = f"+{hidden} more GPUs: enlarge the window"
             drawn.append(LineBuilder(view.styles).write(words, "warning").build(width))
         return drawn[:lines]
 

@@ -35,29 +35,29 @@ class BoundKey(NamedTuple):
 
 
 _ACTIONS: Final = (
-    BoundKey("detail", "detail", "detail", "Show the detail of the selected process or GPU"),
+    BoundKey("detail", "detail", "detail", "Show everything about the selected process or GPU"),
     # Priority, since Textual's screens move their focus by these keys.
-    BoundKey("switch", "switch", "GPUs", "Move the cursor to the GPUs, or back to the processes", priority=True),
-    BoundKey("follow", "follow", "follow", "Follow the chosen GPU: only its processes, or all"),
+    BoundKey("switch", "switch", "GPUs", "Move the cursor between the processes and the GPUs", priority=True),
+    BoundKey("follow", "follow", "follow", "Follow the chosen GPU: show only its processes, or all again"),
     # Priority, so that what is typed in the same moment (a slow line delivers it at once) already goes to the prompt.
     BoundKey("filter", "filter", "filter", "Filter the processes", priority=True),
     BoundKey("sort_left", "sort(-1)", "sort"),
     BoundKey("sort_right", "sort(1)", "sort"),
-    BoundKey("mine", "mine", "mine", "Mine only, or everybody's"),
+    BoundKey("mine", "mine", "mine", "Show only your own processes, or everybody's"),
     BoundKey("people", "people", "people", "People: one row for each person"),
-    BoundKey("gpus", "gpus", "all GPUs", "All GPUs: memory and utilization over time, below each other"),
+    BoundKey("gpus", "gpus", "all GPUs", "All GPUs: memory and utilization over time"),
     BoundKey("tree", "tree", "tree", "Tree: runs, their ranks and their workers"),
-    BoundKey("strays", "strays", "strays", "Strays: your processes that nobody attends to"),
+    BoundKey("strays", "strays", "strays", "Strays: your abandoned processes"),
     BoundKey("hosts", "hosts", "hosts", "Hosts: one row for each machine", show=False),
-    BoundKey("events", "events", "events", "Events: what was raised, and how it ended"),
+    BoundKey("events", "events", "events", "Events: alerts, past and present"),
     BoundKey("acknowledge", "acknowledge", "ack", "Acknowledge or mute an alert"),
-    BoundKey("message", "message", "message", "Message to the owner of the selected process"),
+    BoundKey("message", "message", "message", "Copy a message for the owner of the selected process"),
     BoundKey("end", "end_process", "end", "End the selected process"),
-    BoundKey("pause", "pause", "pause", "Pause, or go on"),
+    BoundKey("pause", "pause", "pause", "Pause or resume"),
     BoundKey("help", "help", "help", "Help"),
     BoundKey("quit", "quit", "quit", "Quit"),
     BoundKey("find_next", "find(1)", "next match", "Jump to the next match of the last filter", show=False),
-    BoundKey("find_before", "find(-1)", "match before", "Jump to the match before", show=False),
+    BoundKey("find_before", "find(-1)", "previous match", "Jump to the previous match", show=False),
     BoundKey("up", "move(-1)", "up", show=False),
     BoundKey("down", "move(1)", "down", show=False),
     BoundKey("left", "across(-1)", "left", show=False),
@@ -67,18 +67,18 @@ _ACTIONS: Final = (
     BoundKey("first", "move(-1000000)", "first", show=False),
     BoundKey("last", "move(1000000)", "last", show=False),
     BoundKey("columns", "columns", "columns", "Choose and order the columns", show=False),
-    BoundKey("reverse", "reverse", "reverse", "Reverse the order", show=False),
-    BoundKey("slower", "interval(1)", "slower", "Longer interval", show=False),
-    BoundKey("faster", "interval(-1)", "faster", "Shorter interval", show=False),
-    BoundKey("retry", "retry", "retry", "Sample now, and try failed GPUs again", show=False),
-    BoundKey("reload", "reload", "reload", "Read the configuration again", show=False),
+    BoundKey("reverse", "reverse", "reverse", "Reverse the sort order", show=False),
+    BoundKey("slower", "interval(1)", "slower", "Sample less often", show=False),
+    BoundKey("faster", "interval(-1)", "faster", "Sample more often", show=False),
+    BoundKey("retry", "retry", "retry", "Sample now, and retry failed GPUs", show=False),
+    BoundKey("reload", "reload", "reload", "Reload the configuration", show=False),
     BoundKey("clear", "clear", "clear", "Clear the filter, and show the processes of all GPUs", show=False),
     BoundKey("palette", "command_palette", "commands", show=False),
 )
 """Actions of the dashboard; `config.keymap.Keys` has the keys and the meaning of each."""
 _FIXED: Final = (
     BoundKey(
-        "suspend", "suspend_process", "suspend", key="ctrl+z", tooltip="Back to the shell; `fg` goes on", show=False
+        "suspend", "suspend_process", "suspend", key="ctrl+z", tooltip="Suspend gpuwatch; `fg` resumes it", show=False
     ),
     BoundKey(
         "quit_now", "quit", "quit", key="ctrl+c,ctrl+q", tooltip="Quit, from any screen", show=False, priority=True
@@ -183,18 +183,18 @@ _LIVE = frozenset({"end", "acknowledge", "message", "pause", "slower", "faster",
 _REPLAY: Final = tuple(
     BoundKey(f"replay.{id}", action, word, name, keys, tooltip)
     for id, keys, action, word, tooltip, name in (
-        ("play", "space,p", "play", "play", "Play, or pause", "Play the recording, or pause"),
-        ("back", "left", "seek(-10)", "10 s", "10 s back", ""),
-        ("forward", "right", "seek(10)", "10 s", "10 s forward", ""),
-        ("minute.back", "left_square_bracket", "seek(-60)", "1 min", "A minute back", ""),
-        ("minute.forward", "right_square_bracket", "seek(60)", "1 min", "A minute forward", ""),
-        ("event.last", "left_curly_bracket", "event(-1)", "event", *["To where the event before began"] * 2),
-        ("event.next", "right_curly_bracket", "event(1)", "event", *["To where the next event begins"] * 2),
-        ("time", "at", "time", "time", *["To a clock time"] * 2),
-        ("slower", "minus", "speed(-1)", "speed", "Play more slowly", ""),
+        ("play", "space,p", "play", "play", "Play or pause", "Play the recording, or pause it"),
+        ("back", "left", "seek(-10)", "10 s", "Go back 10 s", ""),
+        ("forward", "right", "seek(10)", "10 s", "Go forward 10 s", ""),
+        ("minute.back", "left_square_bracket", "seek(-60)", "1 min", "Go back a minute", ""),
+        ("minute.forward", "right_square_bracket", "seek(60)", "1 min", "Go forward a minute", ""),
+        ("event.last", "left_curly_bracket", "event(-1)", "event", *["Go to the start of the previous event"] * 2),
+        ("event.next", "right_curly_bracket", "event(1)", "event", *["Go to the start of the next event"] * 2),
+        ("time", "at", "time", "time", *["Go to a clock time"] * 2),
+        ("slower", "minus", "speed(-1)", "speed", "Play slower", ""),
         ("faster", "plus,equals_sign", "speed(1)", "speed", "Play faster", ""),
-        ("step.back", "comma", "step(-1)", "step", "Pause, one snapshot back", ""),
-        ("step.forward", "full_stop", "step(1)", "step", "Pause, one snapshot forward", ""),
+        ("step.back", "comma", "step(-1)", "step", "Pause, and go back one snapshot", ""),
+        ("step.forward", "full_stop", "step(1)", "step", "Pause, and go forward one snapshot", ""),
     )
 )
 
@@ -209,7 +209,7 @@ def replay_keys(keys: Keys = DEFAULT_KEYS) -> list[BoundKey]:
     for one in live.values():
         own = [key for key in one.key.split(",") if key not in taken]
         if own:
-            tooltip = "Processes of the recording's user that nobody attended to" if one.id == "strays" else one.tooltip
+            tooltip = "List abandoned processes of the user who recorded this" if one.id == "strays" else one.tooltip
             found.append(one._replace(key=",".join(own), tooltip=tooltip))
     return found
 
@@ -227,8 +227,8 @@ def commands(keys: Sequence[BoundKey] = KEYS) -> list[PaletteCommand]:
     """Return every command, in the order in which the palette lists them."""
     found = [PaletteCommand(one.name, key_names(one.key), one.action) for one in keys if one.name]
     for column, field in PROCESS.items():
-        first = "The smallest first" if field.ascending else "The greatest first"
-        words = f"{first if field.right else 'From A to Z'}; once more reverses it"
+        first = "Smallest first" if field.ascending else "Largest first"
+        words = f"{first if field.right else 'From A to Z'}; again to reverse"
         found.append(PaletteCommand(f"Sort by {field.name}", words, f"sort_by('{column}')"))
     return [*found, *THEMES]
 

@@ -13,20 +13,20 @@ from gpuwatch.ui.draw.view import clock
 
 _TITLES = {
     SourceState.STARTING: "starting",
-    SourceState.NO_DRIVER: "no NVIDIA driver here",
+    SourceState.NO_DRIVER: "no NVIDIA driver",
     SourceState.DRIVER_DOWN: "the driver does not answer",
     SourceState.NO_GPU: "no GPU",
     SourceState.SILENT: "the driver is not responding",
-    SourceState.UNREACHABLE: "the host sends nothing",
-    SourceState.ENDED: "the source has ended",
+    SourceState.UNREACHABLE: "the host sends no data",
+    SourceState.ENDED: "the data source has ended",
     SourceState.OK: "no GPU",
 }
 _NEXT = {
-    SourceState.NO_DRIVER: "gpuwatch looks again by itself; R looks now",
-    SourceState.DRIVER_DOWN: "gpuwatch tries again by itself; R tries now",
-    SourceState.NO_GPU: "gpuwatch looks again by itself; R looks now",
-    SourceState.SILENT: "gpuwatch goes on asking; R asks now",
-    SourceState.UNREACHABLE: "gpuwatch tries again by itself; R tries now",
+    SourceState.NO_DRIVER: "gpuwatch checks again automatically; R checks now",
+    SourceState.DRIVER_DOWN: "gpuwatch retries automatically; R retries now",
+    SourceState.NO_GPU: "gpuwatch checks again automatically; R checks now",
+    SourceState.SILENT: "gpuwatch keeps asking; R asks now",
+    SourceState.UNREACHABLE: "gpuwatch retries automatically; R retries now",
 }
 
 
@@ -38,7 +38,7 @@ def starting_words(seconds: float, waits_for: str = "") -> list[tuple[str, Role]
     if waits_for:
         words.append((waits_for, "muted"))
     if seconds >= 5:
-        words.append(("the driver takes its time to answer; a cold one needs up to a minute", "muted"))
+        words.append(("the driver is slow to answer; on a cold start it needs up to a minute", "muted"))
     return words
 
 
@@ -47,7 +47,7 @@ def state_words(seen: Snapshot) -> list[tuple[str, Role]]:
     since = f" since {clock(seen.since)}" if seen.since and seen.state is not SourceState.NO_DRIVER else ""
     title = _TITLES[seen.state] + since
     if seen.state is SourceState.UNREACHABLE and not seen.since:
-        title = "the host has sent nothing yet"
+        title = "the host has sent no data yet"
     words: list[tuple[str, Role]] = [(title, "strong")]
     if seen.words:
         words += [("", "muted"), (seen.words, "text")]
@@ -79,7 +79,7 @@ def tiny_lines(frame: Frame | None, styles: StyleSet, width: int, height: int, *
 
     With `prompt` the last line is left to the prompt.
     """
-    size = f"gpuwatch needs {MIN_WIDTH}×{MIN_HEIGHT}, this is {width}×{height}; still watching"
+    size = f"gpuwatch needs {MIN_WIDTH}×{MIN_HEIGHT}, this window is {width}×{height}; still watching"
     worst = next((one.title for one in frame.alerts if not one.quiet), "") if frame is not None else ""
     alert: list[tuple[str, Role]] = [(words, "critical") for words in wrap(worst, max(1, width))]
     text: list[tuple[str, Role]] = [*((words, "text") for words in wrap(size, max(1, width))), *alert]

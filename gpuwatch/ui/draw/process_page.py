@@ -31,11 +31,11 @@ from gpuwatch.ui.options import Options
 
 PRESENCE: Final = {
     Presence.SEEN: "",
-    Presence.GONE: "Ended, and the driver still lists its memory.",
+    Presence.GONE: "Ended, but the driver still lists its memory.",
     Presence.HIDDEN: "Hidden from you: /proc shows only your own processes (hidepid).",
-    Presence.ELSEWHERE: "In another PID namespace: this container cannot see who it is.",
-    Presence.UNREADABLE: "Cannot be read now (too many open files, no memory). The values are older.",
-    Presence.UNSURE: "The PID matches, but the driver may mean another process, outside of this container.",
+    Presence.ELSEWHERE: "In another PID namespace: not visible from this container.",
+    Presence.UNREADABLE: "Cannot be read now (too many open files, or no memory). The values are old.",
+    Presence.UNSURE: "The PID matches, but the driver may mean a process outside this container.",
 }
 """Why a process shows no more than its PID, or may not be the process that holds the memory."""
 
@@ -60,8 +60,8 @@ def stray_section(stray: Stray) -> Section:
     """Describe why a process is called a stray, and how sure that is."""
     first, *rest = stray.why or (stray.cause.value,)
     facts = [Fact("why", first, aside=stray.sure.value), *(Fact("", words) for words in rest)]
-    facts.append(Fact("to end it", "K asks" if stray.ends else "not possible: it has ended already"))
-    return Section("Stray: nobody attends to it", tuple(facts))
+    facts.append(Fact("to end it", "K (asks first)" if stray.ends else "not possible: it has already ended"))
+    return Section("Stray: an abandoned process", tuple(facts))
 
 
 def process_section(process: Process, now: float) -> Section:
@@ -137,7 +137,7 @@ def holding_section(row: Row) -> Section:
 
 def _share(row: Row) -> Fact:
     if row.share is None:
-        return Fact("part", "not known, as its memory is not", missing=True)
+        return Fact("part", "not known, because its memory is not known", missing=True)
     declared = ""
     if row.limit is not None and row.declared is not None:
         together = f", counted together as {row.limit.scope}" if row.limit.scope else ""
@@ -196,7 +196,7 @@ def find_verdict(held: Sequence[Row], frame: Frame, strays: Sequence[Stray], opt
     about = [one for one in frame.alerts if one.severity > Severity.NOTE and f"{one.subject} ".startswith(subject)]
     if process.has_ended:
         found = [(int(one.severity), _about(one, process)) for one in about]
-        return max(found, default=(0, f"has ended, and still {holds}"))
+        return max(found, default=(0, f"has ended and still {holds}"))
     usages = [one for one in limit_usages(frame.snapshot) if process.pid in one.pids]
     found = [_judge(one, row.gpu, frame, options) for row in held for one in usages if one.gpu == row.gpu.uuid]
     found += [(one.severity, _about(one, process)) for one in about if one.rule != OVERSHOOT]
@@ -233,9 +233,9 @@ def _undeclared(process: Process) -> str:
         words = PRESENCE[process.presence].rstrip(".")
         return words[0].lower() + words[1:]
     if is_pending(declared):
-        return "what it declared is not read yet"
+        return "its declared share is not read yet"
     if declared is None or not was_read(declared):
-        return "what it declared is not readable"
+        return "its declared share is not readable"
     if not is_conclusive(declared):
         return "whether it declared a limit is not known"
     is_said = any(one.kind is not Kind.DEFAULT for one in declared.declarations)
@@ -335,5 +335,5 @@ def missing_words(held: Sequence[Row], seen: Snapshot, now: Snapshot) -> str:
     ago = long_duration(now.monotonic - seen.monotonic)
     listing = {gpu.key for gpu in now.gpus if gpu.health is Health.OK or gpu.holdings}
     if listing.isdisjoint(row.gpu.key for row in held):
-        return f"Last seen {ago} ago: its GPU does not report its processes now."
+        return f"Last seen {ago} ago: its GPU reports no processes now."
     return f"Ended, or released its GPU memory, {ago} ago. Last known values:"

@@ -286,15 +286,15 @@ class Processes(RowList[Row]):
     def _why_empty(self) -> str:
         if self.only is not None and all(row.gpu.key != self.only.key for row in self.every):
             note = f" ({self.only.holdings_note})" if self.only.holdings_note else ""
-            return f"no process holds GPU {self.only.index}{note}: Esc shows those of all GPUs"
+            return f"no process on GPU {self.only.index}{note}: Esc shows all GPUs"
         if len(self.every) and self.filter.text:
-            quote = self.filter.text
+            who = "none of your processes" if self.mine else "no process"
             where = f" on GPU {self.only.index}" if self.only is not None else ""
-            return f"no process{where} matches “{quote}”{' among yours' * self.mine}: Esc clears the filter"
+            return f"{who}{where} matches “{self.filter.text}”: Esc clears the filter"
         if len(self.every):
-            return "none of these processes is yours: m shows everybody's"
+            return "you have no process here: m shows everybody's"
         notes = {gpu.holdings_note for gpu in self._view.frame.snapshot.gpus if gpu.holdings_note}
-        return " · ".join(sorted(notes)) or "no process holds a GPU"
+        return " · ".join(sorted(notes)) or "no process uses a GPU"
 
 
 def overshoots(alerts: Iterable[Alert]) -> dict[tuple[str, int], Severity]:

@@ -129,7 +129,7 @@ class TimeGraphs:
 
     def graph(self, title: str, unit: str, curves: Sequence[Curve], top: float, empty: str = "", **other: Any) -> Graph:
         """Return a graph over the span; `empty` is the reason where no curve has any value, `other` as in `Graph`."""
-        return Graph(title, self.until, self.span, curves, top, unit, empty=empty or "no values in this time", **other)
+        return Graph(title, self.until, self.span, curves, top, unit, empty=empty or "no data in this period", **other)
 
     def place(
         self, graphs: Sequence[Graph], heights: Sequence[int], gap: int = 0, *, titled: bool = True, axis: bool = True
@@ -266,17 +266,17 @@ class FrameGraphs(TimeGraphs):
         return " · ".join(filter(None, (replay_words(self.frame), subject)))
 
     def span_words(self) -> str:
-        """Return the spans to choose from: `known since 13:58  1m [10m] 1h 6h 24h`, or `until` an earlier end."""
+        """Return the spans to choose from: `data since 13:58  1m [10m] 1h 6h 24h`, or `until` an earlier end."""
         names = {seconds: name.replace(" min", "m").replace(" h", "h") for seconds, name in SPANS.items()}
         words = " ".join(f"[{name}]" if seconds == self.span else name for seconds, name in names.items())
         if self.end is not None:
             words = f"until {day_time(self.end, self.now)}  {words}"
         if not self.lacks_values:
             return words
-        reading = ", reading older ones" if self.reads_older else ""
+        reading = ", reading older data" if self.reads_older else ""
         since = self._since or 0.0
         form = "%H:%M:%S" if self.span <= 600 and since % 60 else "%H:%M"  # of a longer time the minutes are kept
-        known = f"known since {day_time(since, self.now, form)}" if since else "no values yet"
+        known = f"data since {day_time(since, self.now, form)}" if since else "no data yet"
         return f"{known}{reading}  {words}"
 
     # -- memory ----------------------------------------------------------------------------------------------------
@@ -414,7 +414,7 @@ class FrameGraphs(TimeGraphs):
 
     def event_line(self, events: Sequence[Alert], width: int) -> Line:
         """Draw the newest events beside each other, as far as there is room; the last one may be cut."""
-        builder = LineBuilder(self.styles).write("" if events else "no event in this time", "faint")
+        builder = LineBuilder(self.styles).write("" if events else "no event in this period", "faint")
         for alert, *_ in fold_repeats(events, newest=True):
             if builder.cells and width - builder.cells < _LEAST_EVENT:
                 break
@@ -435,7 +435,7 @@ class FrameGraphs(TimeGraphs):
             facts.append(Fact(moment(alert.raised, self.now), f"{mark} {alert.title}", aside=aside))
         more = len(folded) - len(facts)
         facts += [Fact("", f"+{more}: e lists all events", missing=True)] * (more > 0)
-        return Section("Events", tuple(facts) or (Fact("none", "nothing was raised", missing=True),))
+        return Section("Events", tuple(facts) or (Fact("none", "no alert so far", missing=True),))
 
     def event_marks(self, events: Sequence[Alert]) -> list[Mark]:
         marked = [(alert.raised, *self._mark(alert)) for alert in sorted(events, key=lambda alert: alert.most)]

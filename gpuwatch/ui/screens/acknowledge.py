@@ -165,7 +165,7 @@ class AcknowledgeDialog(OptionDialog):
         page = self.page
         box = self.query_one("#dialog")
         box.border_title = Content(page.rule)
-        several = f"{self._place + 1} of {len(self._pages)}, left and right for the others"
+        several = f"{self._place + 1} of {len(self._pages)}, left and right show the others"
         box.border_subtitle = Content(several if len(self._pages) > 1 else "")
         if isinstance(page, Mute):
             title, evidence = _mute_words(page)
@@ -284,5 +284,5 @@ def _until(mute: Mute) -> str:
 def _mute_words(mute: Mute) -> tuple[str, str]:
     """Return in words what a mute without a present alert is about, and until when it lasts."""
     if not mute.key:
-        return f"the rule “{mute.rule}” is muted {_until(mute)}", "it has no alert now"
+        return f"the rule “{mute.rule}” is muted {_until(mute)}", "no alert of it now"
     return f"an alert of “{mute.rule}” is muted {_until(mute)}", f"not raised now: {mute.key.rpartition('|')[2]}"

@@ -52,7 +52,7 @@ class ChoiceButton(Widget, can_focus=True):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "press", "choose", id="dialog.choose", tooltip="Press the marked button"),
+        Binding("enter", "press", "choose", id="dialog.choose", tooltip="Press the selected button"),
     ]
 
     class Picked(Message):
@@ -162,8 +162,8 @@ class Dialog(ModalScreen[Answer]):
     AUTO_FOCUS = "ChoiceButton"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "close", "back", id="dialog.close", tooltip="Close the dialog; no signal is sent"),
-        Binding("left,h", "move(-1)", "left", show=False, id="dialog.left", tooltip="Mark the choice to the left"),
-        Binding("right,l", "move(1)", "right", show=False, id="dialog.right", tooltip="Mark the choice to the right"),
+        Binding("left,h", "move(-1)", "left", show=False, id="dialog.left", tooltip="Select the button on the left"),
+        Binding("right,l", "move(1)", "right", show=False, id="dialog.right", tooltip="Select the button on the right"),
         Binding("up,k", "scroll(-1)", "up", show=False, id="dialog.up", tooltip="Scroll up"),
         Binding("down,j", "scroll(1)", "down", show=False, id="dialog.down", tooltip="Scroll down"),
     ]
@@ -274,7 +274,7 @@ class OptionDialog(Dialog[None]):
         self.pick(message.option_id or "")
 
 
-_COLUMN_KEYS = "Space shows or hides, < and > move, d: as the width allows, Esc closes"
+_COLUMN_KEYS = "Space shows or hides, < and > move, d resets, Esc closes"
 _SHORT_KEYS = "Space shows, < > move, Esc closes"
 """Hint in the border, in a window that has no room for the other."""
 
@@ -305,9 +305,9 @@ class ColumnsDialog(OptionDialog):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,C", "close", "back", id="columns.close", tooltip="Close the dialog"),
         Binding("space,enter", "show", "show", id="columns.show", priority=True, tooltip="Show or hide the column"),
-        Binding("less_than_sign,shift+up", "shift(-1)", "up", id="columns.up", tooltip="Move the column forward"),
-        Binding("greater_than_sign,shift+down", "shift(1)", "down", id="columns.down", tooltip="Move the column back"),
-        Binding("d", "default", "default", id="columns.default", tooltip="The columns that suit the width"),
+        Binding("less_than_sign,shift+up", "shift(-1)", "up", id="columns.up", tooltip="Move the column left"),
+        Binding("greater_than_sign,shift+down", "shift(1)", "down", id="columns.down", tooltip="Move the column right"),
+        Binding("d", "default", "default", id="columns.default", tooltip="Show the default columns for this width"),
     ]
 
     def __init__(
@@ -410,12 +410,12 @@ class OwnerMessageDialog(Dialog[None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y,enter", "close", "back", show=False, id="message.close", tooltip="Close it"),
+        Binding("y,enter", "close", "back", show=False, id="message.close", tooltip="Close the message"),
     ]
 
     def __init__(self, owner: str, words: str, command: str, glyphs: Glyphs = UNICODE, *, tmux: bool = False) -> None:
         """`words` is the message, which `command` prints; `tmux` is whether gpuwatch runs in tmux."""
-        note = f"{_TMUX if tmux else _COPIED} `{command}` prints it in a shell."
+        note = f"{_TMUX if tmux else _COPIED} `{command}` prints it again."
         super().__init__(f"Message to {owner}", (words, note), glyphs)
 
     def on_mount(self) -> None:

@@ -59,7 +59,7 @@ class EndDialog(Dialog[None]):
 
     AUTO_FOCUS = ""
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("s", "scope", "its run", id="end.scope", tooltip="End its whole run, or this process alone"),
+        Binding("s", "scope", "its run", id="end.scope", tooltip="End its whole run, or only this process"),
     ]
 
     def __init__(self, asked: AskedEnding, glyphs: Glyphs = UNICODE) -> None:
@@ -133,7 +133,7 @@ class EndDialog(Dialog[None]):
         scope = ""
         if ending.run is not None and ending.state is KillState.ASKING and not ending.asks_again:
             total = len(ending.run.members)
-            scope = f"its run: {total} processes (s: this process alone)"
+            scope = f"its run: {total} processes (s: only this process)"
             scope = scope if whole else f"this process; its run has {total} (s: its whole run)"
         return ending.choices, tuple(choice.label(count) for choice in ending.choices), scope
 

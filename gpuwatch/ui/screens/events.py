@@ -184,9 +184,9 @@ class EventsScreen(FilteredListScreen[EventList, Alert]):
     KEYS = (
         Binding("escape,q,e", "close", "back", id="events.close", tooltip="Back to the dashboard"),
         FILTER_KEY,
-        Binding("enter", "choose", "show", id="events.show", tooltip="Its process, or the processes of its GPU"),
+        Binding("enter", "choose", "show", id="events.show", tooltip="Show its process, or the processes of its GPU"),
         Binding("a", "acknowledge", "ack", id="events.acknowledge", tooltip="Acknowledge or mute this event"),
-        Binding("o", "ongoing", "ongoing", id="events.ongoing", tooltip="Show only what is ongoing, or everything"),
+        Binding("o", "ongoing", "ongoing", id="events.ongoing", tooltip="Show only ongoing alerts, or all"),
     )
     BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
     FILTER_HINT = "rule:over  gpu:0,2-4  user:ada  pid:123  age<2h  any text  !not"
@@ -306,9 +306,9 @@ class EventsScreen(FilteredListScreen[EventList, Alert]):
         if self.filter.text:
             return [f"no event matches “{self.filter.text}”: Esc clears the filter"]
         if self._ongoing_only:
-            return ["no alert now: o shows those that have ended"]
+            return ["no ongoing alert: o shows those that have ended"]
         is_reading = self._reading is not None and not self._logged
-        return ["reading the log" if is_reading else "no alert yet"]
+        return ["reading the events log" if is_reading else "no alert yet"]
 
     # -- what the user does ------------------------------------------------------------------------------------
 

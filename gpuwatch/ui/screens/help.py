@@ -32,19 +32,19 @@ _GROUPS: Final = {
 }
 _REST = "Everything else"
 _PAIRS: Final = {
-    "replay.back": ("replay.forward", "10 s back or forward"),
-    "replay.minute.back": ("replay.minute.forward", "A minute back or forward"),
-    "replay.event.last": ("replay.event.next", "To where the event before began, or the next one"),
-    "replay.slower": ("replay.faster", "Play more slowly or faster"),
-    "replay.step.back": ("replay.step.forward", "Pause, one snapshot back or forward"),
-    "sort_left": ("sort_right", "Sort by the column before, or the next one"),
-    "find_next": ("find_before", "The next match of the last filter, or the one before"),
-    "up": ("down", "The process or GPU above or below"),
-    "left": ("right", "The GPU to the left or right in a heat map"),
-    "pageup": ("pagedown", "A screenful up or down"),
-    "first": ("last", "The first or the last process or GPU"),
-    "quit": ("quit_now", "Quit, the latter from any screen; no other process ends"),
-    "slower": ("faster", "Sample less often, or more often"),
+    "replay.back": ("replay.forward", "Go back or forward 10 s"),
+    "replay.minute.back": ("replay.minute.forward", "Go back or forward a minute"),
+    "replay.event.last": ("replay.event.next", "Go to the start of the previous or the next event"),
+    "replay.slower": ("replay.faster", "Play slower or faster"),
+    "replay.step.back": ("replay.step.forward", "Pause, and go back or forward one snapshot"),
+    "sort_left": ("sort_right", "Sort by the previous or the next column"),
+    "find_next": ("find_before", "Jump to the next or the previous match of the last filter"),
+    "up": ("down", "Move to the process or GPU above or below"),
+    "left": ("right", "Move to the GPU on the left or right in a heat map"),
+    "pageup": ("pagedown", "Move up or down one screen"),
+    "first": ("last", "Move to the first or the last process or GPU"),
+    "quit": ("quit_now", "Quit (^c ^q: from any screen); your processes keep running"),
+    "slower": ("faster", "Sample less or more often"),
 }
 """Actions that are explained in one line with their opposite."""
 
@@ -66,17 +66,17 @@ class HelpScreen(Sheet):
         is_replay = any(binding.id.startswith("replay.") for binding in self._keys)
         left = [*key_sections(self._keys), _FILTER]
         right = [*[_REPLAY] * is_replay, *_unread(self._frame), *legend(canvas.styles.glyphs)]
-        return SheetPage(f"gpuwatch {__version__} · help", left, right, "gpuwatch docs: the guide")
+        return SheetPage(f"gpuwatch {__version__} · help", left, right, "all pages: gpuwatch docs")
 
 
 def _unread(frame: Frame | None) -> list[Section]:
-    """Say why declared shares are missing, and what mends it; nothing where none is."""
+    """Say why declared shares are missing, and the fix; nothing where none is."""
     count = unread_processes(frame.snapshot) if frame else 0
     words = unread_words(count)
     facts = (
-        Fact("why", "Linux shows an environment to its owner and to root alone"),
-        Fact("so", "whether they hold more is not seen, and left may be less"),
-        Fact("mend", "root can start a service for all: `gpuwatch docs admin`"),
+        Fact("why", "Linux shows the environment of a process to its owner and root"),
+        Fact("so", "gpuwatch cannot see who is over declared; less may be left"),
+        Fact("fix", "root starts a service for all users: `gpuwatch docs admin`"),
     )
     return [Section(words[:1].upper() + words[1:], facts)] * bool(count)
 
@@ -96,7 +96,7 @@ def key_sections(keys: Sequence[BoundKey]) -> list[Section]:
         title = next((title for title, ids in _GROUPS.items() if one.id in ids), _REST)
         if words:
             grouped[title].append(Fact(names, words))
-    grouped[_MOVING].append(Fact("mouse", "A click chooses, two clicks open; the keys below are buttons"))
+    grouped[_MOVING].append(Fact("mouse", "Click to choose, twice to open; the keys below are buttons"))
     return [Section(title, tuple(facts)) for title, facts in grouped.items() if facts]
 
 
@@ -149,17 +149,17 @@ def legend(glyphs: Glyphs) -> list[Section]:
 _REPLAY: Final = Section(
     "In a replay",
     (
-        Fact("alerts", "judged by your limits; the events (e) are those recorded"),
-        Fact("you, strays", "of the user who recorded it"),
+        Fact("alerts", "judged by your own settings; events (e) are as recorded"),
+        Fact("you, strays", "mean the user who recorded it"),
     ),
 )
 _FILTER: Final = Section(
     "Filter: processes that match every term",
     (
-        Fact("train", "the command, user, PID or GPU name has this in it"),
-        Fact("user:ada,ben", "the user's name has one of these in it; mine: your own"),
-        Fact("gpu:0-3,5", "on one of these GPUs; pid:123, uid:1001"),
+        Fact("train", "the command, user, PID or GPU name contains this"),
+        Fact("user:ada,ben", "the user name contains one of these; mine: your own"),
+        Fact("gpu:0-3,5", "on one of these GPUs; also pid:123, uid:1001"),
         Fact("mem>10GiB", "also rss, idle>30m, age, sm>50, cpu, used>1; >= < <= ="),
-        Fact("!train @long", "! or - excludes; @long is in [filters] of gpuwatch.toml (Tab)"),
+        Fact("!train @long", "! or - excludes; @long: saved in [filters] of gpuwatch.toml"),
     ),
 )

@@ -42,8 +42,8 @@ _LABEL: Final = 10
 _LEAST_DETAIL: Final = 3
 """Lines left by the rows that are enough for facts where a terminal is too low to keep any for them."""
 SORT_KEYS: Final = (
-    Binding("less_than_sign", "sort(-1)", "sort", id="list.left", tooltip="The column before"),
-    Binding("greater_than_sign", "sort(1)", "sort", id="list.right", tooltip="The next column"),
+    Binding("less_than_sign", "sort(-1)", "sort", id="list.left", tooltip="Sort by the previous column"),
+    Binding("greater_than_sign", "sort(1)", "sort", id="list.right", tooltip="Sort by the next column"),
 )
 """Keys of the lists that can be sorted."""
 
@@ -69,12 +69,12 @@ class ListScreen(FullScreen, Generic[L, R]):
     """Screen with one list."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("down,j", "move(1)", "down", show=False, id="list.down", tooltip="The next row"),
-        Binding("up,k", "move(-1)", "up", show=False, id="list.up", tooltip="The row before"),
-        Binding("pagedown,space", "page(1)", "page down", show=False, id="list.pagedown", tooltip="A screenful down"),
-        Binding("pageup,b", "page(-1)", "page up", show=False, id="list.pageup", tooltip="A screenful up"),
-        Binding("home,g", "move(-1000000)", "first", show=False, id="list.first", tooltip="The first row"),
-        Binding("end,G", "move(1000000)", "last", show=False, id="list.last", tooltip="The last row"),
+        Binding("down,j", "move(1)", "down", show=False, id="list.down", tooltip="Move to the next row"),
+        Binding("up,k", "move(-1)", "up", show=False, id="list.up", tooltip="Move to the previous row"),
+        Binding("pagedown,space", "page(1)", "page down", show=False, id="list.pagedown", tooltip="Move down a page"),
+        Binding("pageup,b", "page(-1)", "page up", show=False, id="list.pageup", tooltip="Move up a page"),
+        Binding("home,g", "move(-1000000)", "first", show=False, id="list.first", tooltip="Move to the first row"),
+        Binding("end,G", "move(1000000)", "last", show=False, id="list.last", tooltip="Move to the last row"),
     ]
     LIST: type[L]
     """Class of its list."""
@@ -279,8 +279,8 @@ class FilteredListScreen(ListScreen[L, R]):
     """Screen with one list and a filter of its rows, which follows each key. Its `paint` draws the rows that match."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("n", "find(1)", "next match", show=False, id="list.next", tooltip="The next match"),
-        Binding("N", "find(-1)", "match before", show=False, id="list.before", tooltip="The match before"),
+        Binding("n", "find(1)", "next match", show=False, id="list.next", tooltip="Jump to the next match"),
+        Binding("N", "find(-1)", "previous match", show=False, id="list.before", tooltip="Jump to the previous match"),
     ]
     FILTER_HINT: ClassVar[str]
     """How a filter looks, with two blanks between its terms."""

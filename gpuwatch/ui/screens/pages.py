@@ -28,10 +28,10 @@ class GpuScreen(FrameSheet):
     """The detail of a GPU."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "choose", "process", id="gpu.choose", tooltip="Detail of the process"),
-        Binding("down,j", "move(1)", "down", show=False, id="gpu.down", tooltip="The process below"),
-        Binding("up,k", "move(-1)", "up", show=False, id="gpu.up", tooltip="The process above"),
-        Binding("g", "next_gpu", "next GPU", id="gpu.next", tooltip="The page of the next GPU"),
+        Binding("enter", "choose", "process", id="gpu.choose", tooltip="Show everything about the process"),
+        Binding("down,j", "move(1)", "down", show=False, id="gpu.down", tooltip="Move to the process below"),
+        Binding("up,k", "move(-1)", "up", show=False, id="gpu.up", tooltip="Move to the process above"),
+        Binding("g", "next_gpu", "next GPU", id="gpu.next", tooltip="Show the next GPU"),
     ]
 
     def __init__(
@@ -118,9 +118,9 @@ class GpusScreen(FrameSheet):
     """All GPUs over time."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "choose", "detail", id="gpus.choose", tooltip="Detail of the GPU"),
-        Binding("up,k", "line(-1)", "choose", id="gpus.up", key_display="↑ ↓", tooltip="The GPU above"),
-        Binding("down,j", "line(1)", "down", show=False, id="gpus.down", tooltip="The GPU below"),
+        Binding("enter", "choose", "detail", id="gpus.choose", tooltip="Show everything about the GPU"),
+        Binding("up,k", "line(-1)", "choose", id="gpus.up", key_display="↑ ↓", tooltip="Move to the GPU above"),
+        Binding("down,j", "line(1)", "down", show=False, id="gpus.down", tooltip="Move to the GPU below"),
         Binding("o", "close", "back", show=False, id="gpus.close", tooltip="Back to the dashboard"),
     ]
     LEFT = 1.0
@@ -164,8 +164,8 @@ class DetailScreen(FrameSheet):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "close", "back", show=False, id="detail.close", tooltip="Back to the dashboard"),
-        Binding("K,f9", "end_process", "end", id="detail.end", tooltip="End this process, after asking"),
-        Binding("y", "message", "message", id="detail.message", tooltip="Copy a message to the owner"),
+        Binding("K,f9", "end_process", "end", id="detail.end", tooltip="End this process (asks first)"),
+        Binding("y", "message", "message", id="detail.message", tooltip="Copy a message for the owner"),
     ]
 
     def __init__(

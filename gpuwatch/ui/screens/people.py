@@ -141,8 +141,8 @@ class PeopleScreen(ListScreen[PeopleList, Person]):
             "enter", "choose", "show only this user", id="people.choose", tooltip="Show only the processes of this user"
         ),
         *SORT_KEYS,
-        Binding("r", "reverse", "reverse", id="people.reverse", tooltip="Reverse the order"),
-        Binding("y", "message", "message", id="people.message", tooltip="Copy a message to this user; nothing is sent"),
+        Binding("r", "reverse", "reverse", id="people.reverse", tooltip="Reverse the sort order"),
+        Binding("y", "message", "message", id="people.message", tooltip="Copy a message for this user"),
     )
     BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
     DETAIL_LINES = ((24, 5), (16, 4), (10, 2))
@@ -185,7 +185,7 @@ class PeopleScreen(ListScreen[PeopleList, Person]):
 
     def why_empty(self) -> Sequence[str]:
         seen = self._frame.snapshot if self._frame is not None else None
-        return ["nothing was seen yet" if seen is None else nothing_words(seen) or "nobody holds a GPU"]
+        return ["no data yet" if seen is None else nothing_words(seen) or "nobody uses a GPU"]
 
     # -- what the user does ----------------------------------------------------------------------------------------
 

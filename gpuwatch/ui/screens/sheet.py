@@ -37,8 +37,8 @@ class Sheet(FullScreen):
         Binding("escape,q", "close", "back", id="sheet.close", tooltip="Back to the dashboard"),
         Binding("down,j", "line(1)", "down", show=False, id="sheet.down", tooltip="Scroll down"),
         Binding("up,k", "line(-1)", "up", show=False, id="sheet.up", tooltip="Scroll up"),
-        Binding("space,pagedown", "page(1)", "scroll", id="sheet.page_down", tooltip="Next page"),
-        Binding("pageup,b", "page(-1)", "page up", show=False, id="sheet.page_up", tooltip="Previous page"),
+        Binding("space,pagedown", "page(1)", "scroll", id="sheet.page_down", tooltip="Scroll down one page"),
+        Binding("pageup,b", "page(-1)", "page up", show=False, id="sheet.page_up", tooltip="Scroll up one page"),
         Binding("home,g", "end(0)", "top", show=False, id="sheet.top", tooltip="Scroll to the top"),
         Binding("end,G", "end(1)", "bottom", show=False, id="sheet.bottom", tooltip="Scroll to the bottom"),
     ]
@@ -147,14 +147,14 @@ class TimeSheet(Sheet):
                 id=f"graph.span.{number}",
                 key_display="1-5" if number == 1 else None,
                 show=number == 1,
-                tooltip=f"Graphs of the last {name}",
+                tooltip=f"Show the last {name}",
             )
             for number, (span, name) in enumerate(SPANS.items(), 1)
         ),
-        Binding("left", "read(-1)", "read", id="graph.left", tooltip="Read the values before"),
-        Binding("right", "read(1)", "read", id="graph.right", tooltip="Read the values after"),
-        Binding("comma", "window(-1)", "move", id="graph.earlier", key_display=", .", tooltip="Graphs of earlier"),
-        Binding("full_stop", "window(1)", "later", show=False, id="graph.later", tooltip="Graphs of later"),
+        Binding("left", "read(-1)", "time", id="graph.left", tooltip="Show earlier values in the graphs"),
+        Binding("right", "read(1)", "time", id="graph.right", tooltip="Show later values in the graphs"),
+        Binding("comma", "window(-1)", "shift", id="graph.earlier", key_display=", .", tooltip="Show an earlier time"),
+        Binding("full_stop", "window(1)", "later", show=False, id="graph.later", tooltip="Show a later time"),
     ]
 
     graphs: TimeGraphs
@@ -251,7 +251,7 @@ class FrameSheet(TimeSheet):
     def on_frame_sheet_older_read(self) -> None:
         is_done = self._older is not None and self._older.done()
         if self._older is not None and is_done and (error := self._older.exception()) is not None:
-            self.app.notify(clean(f"older values cannot be read: {error}"), severity="warning", markup=False)
+            self.app.notify(clean(f"older data cannot be read: {error}"), severity="warning", markup=False)
         self.graphs.reads_older = self._older is not None and not is_done
         self.graphs.forget()
         self.redraw()

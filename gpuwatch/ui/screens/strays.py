@@ -114,9 +114,9 @@ class StraysScreen(ListScreen[StrayList, Stray]):
     TITLE = "your strays"
     KEYS = (
         Binding("escape,q,S", "close", "back", id="strays.close", tooltip="Back to the dashboard"),
-        Binding("space,x", "select", "select", id="strays.select", tooltip="Select, or unselect"),
-        Binding("enter,K", "end", "end", id="strays.end", tooltip="End the one here, or those selected, after asking"),
-        Binding("i", "detail", "detail", id="strays.detail", tooltip="All that is known of this process"),
+        Binding("space,x", "select", "select", id="strays.select", tooltip="Select or unselect"),
+        Binding("enter,K", "end", "end", id="strays.end", tooltip="End the selected ones, or this one (asks first)"),
+        Binding("i", "detail", "detail", id="strays.detail", tooltip="Show everything about this process"),
     )
     BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
 
@@ -203,18 +203,18 @@ class StraysScreen(ListScreen[StrayList, Stray]):
         """Return why a row cannot be ended; empty where it can."""
         queue, is_possible = actions_of(self).kill_queue, row.sure is StrayCertainty.POSSIBLE
         if not row.ends:
-            return "it has ended already, and no signal reaches it: its parent must collect it"
+            return "it has already ended: only its parent can remove it"
         if row.key not in {one.key for one in (*self._report.strays, *self._report.possible * is_possible)}:
             return "it is no longer a stray"
         if queue is not None and (queue.find_asked(row.key) or queue.has_stray(row.key)):
-            return "it is being ended already: Enter shows it"
+            return "already being ended: Enter shows it"
         return ""
 
     def action_select(self) -> None:
         """Select the stray under the cursor, or unselect it; say why where it cannot be."""
         if (row := self.selected) is None:
             return
-        doubt = "whether it is idle is not known yet: Enter asks about it alone"
+        doubt = "not yet known to be idle: it cannot be selected, but Enter ends it (asks first)"
         if refusal := self._refusal(row) or doubt * (row.sure is StrayCertainty.POSSIBLE):
             self.notify(refusal, markup=False, timeout=5)
             return
@@ -226,7 +226,7 @@ class StraysScreen(ListScreen[StrayList, Stray]):
         if chosen is not None and chosen.listed:
             actions_of(self).show_detail((chosen.gpus[0], *chosen.key))
         elif chosen is not None:
-            self.notify("not listed: all that is known of it stands below the list", markup=False)
+            self.notify("not listed: everything known about it is below the list", markup=False)
 
     def action_end(self) -> None:
         """Ask whether to end those that are selected, or else the one under the cursor."""
@@ -253,10 +253,10 @@ class StraysScreen(ListScreen[StrayList, Stray]):
         if not actions_of(self).may_end():
             return
         held = held_words(chosen)
-        together = f"together {held}, one after the other" if len(chosen) > 1 else f"it holds {held}"
+        together = f"together they hold {held}; they are ended one by one" if len(chosen) > 1 else f"it holds {held}"
         lines = [DEMO_NOTICE] * self._frame.snapshot.demo
         for one in chosen:
-            doubt = ": whether it is a stray is not known yet" if one.sure is StrayCertainty.POSSIBLE else ""
+            doubt = ": not yet known to be a stray" if one.sure is StrayCertainty.POSSIBLE else ""
             lines.append(f"{one.process.pid}  {brief_command(one.process)}{doubt}")
         lines += [together] * bool(held)
         deaf = [one.process.pid for one in chosen if procfs.ignores_signal(one.process.pid, signal.SIGINT)]
@@ -285,6 +285,6 @@ class StraysScreen(ListScreen[StrayList, Stray]):
         """Go back; strays that wait for their turn are left alone."""
         queue = actions_of(self).kill_queue
         if waiting := queue.drop_waiting() if queue is not None else 0:
-            strays = "1 stray that waited for its turn is" if waiting == 1 else f"{waiting} strays that waited are"
+            strays = "1 waiting stray is" if waiting == 1 else f"{waiting} waiting strays are"
             self.app.notify(f"{strays} {LEFT_ALONE}", markup=False, timeout=6)
         self.dismiss(None)

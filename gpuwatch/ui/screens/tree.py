@@ -317,12 +317,12 @@ class TreeScreen(ListScreen[TreeList, Branch]):
     NAME = TITLE = "tree"
     KEYS = (
         Binding("escape,q,t", "close", "back", id="tree.close", tooltip="Back to the dashboard"),
-        Binding("enter", "choose", "detail", id="tree.choose", tooltip="Detail, or open or close"),
-        Binding("K,f9", "end_process", "end", id="tree.end", tooltip="End this process, or this run"),
+        Binding("enter", "choose", "detail", id="tree.choose", tooltip="Show the process, or open or close the run"),
+        Binding("K,f9", "end_process", "end", id="tree.end", tooltip="End this process or run (asks first)"),
         Binding("m", "mine", "mine", id="tree.mine", tooltip="Show only your own runs, or everybody's"),
         *SORT_KEYS,
-        Binding("right,l,plus,equals_sign", "right", "open", id="tree.open", tooltip="Open or step in"),
-        Binding("left,h,minus", "left", "close", id="tree.close_node", tooltip="Close or step out"),
+        Binding("right,l,plus,equals_sign", "right", "open", id="tree.open", tooltip="Open, or go to the first child"),
+        Binding("left,h,minus", "left", "close", id="tree.close_node", tooltip="Close, or go to the parent"),
         Binding("asterisk", "toggle_every", "all", id="tree.all", tooltip="Open or close everything"),
         Binding("space", "fold", "open or close", show=False, id="tree.fold", tooltip="Open or close"),
     )
@@ -389,8 +389,8 @@ class TreeScreen(ListScreen[TreeList, Branch]):
     def why_empty(self) -> Sequence[str]:
         seen = self._frame.snapshot
         if self._mine and any(gpu.holdings for gpu in seen.gpus):
-            return ["none of these processes is yours: m shows everybody's"]
-        return [nothing_words(seen) or "no process holds a GPU"]
+            return ["you have no process here: m shows everybody's"]
+        return [nothing_words(seen) or "no process uses a GPU"]
 
     # -- actions ---------------------------------------------------------------------------------------------------
 

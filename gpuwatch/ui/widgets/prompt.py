@@ -24,7 +24,7 @@ from gpuwatch.ui.draw.theme import StyleSet
 from gpuwatch.ui.widgets.panels import LinePanel
 
 KEYS_HINT: Final = "Enter keeps it, Esc clears it"
-FIND_HINT: Final = "Enter jumps to it, n and N go on"
+FIND_HINT: Final = "Enter jumps to it, n and N to other matches"
 NOTE = 0.6
 """Part of the width for the note beside the filter."""
 
@@ -36,7 +36,7 @@ class FilterInput(Input):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab,down", "offer(1)", "saved filter", show=False),
-        Binding("shift+tab,up", "offer(-1)", "saved filter before", show=False),
+        Binding("shift+tab,up", "offer(-1)", "previous saved filter", show=False),
     ]
 
     class _Marker(Highlighter):
@@ -167,7 +167,7 @@ class Prompt(Horizontal):
         """Keep the filter, or jump."""
         event.stop()
         if self._wrong is not None:
-            self.notify(f"left out: {self._wrong}", severity="warning", markup=False, timeout=6)
+            self.notify(f"ignored: {self._wrong}", severity="warning", markup=False, timeout=6)
         if self.finding and self._typed.terms:
             self.sought = self._typed
             self.post_message(self.Sought())

@@ -99,7 +99,7 @@ async def publish(app: FleetApp, pilot: Pilot[int], new: Fleet) -> None:
 
 async def test_the_heat_map_has_a_cell_for_each_gpu() -> None:
     async with running() as (app, pilot, _):
-        assert "3 hosts · 8 GPUs · 5 free · 1 alert · 1 without new figures" in lines(app)[0]
+        assert "3 hosts · 8 GPUs · 5 free · 1 alert · 1 without new data" in lines(app)[0]
         assert "90● free down   —" in line_of(app, "● a ")
         assert "1/4" in line_of(app, "● a ")
         assert "free free free free" in line_of(app, " b ")
@@ -130,7 +130,7 @@ async def test_each_view_has_its_key_everywhere_and_escape_leads_to_the_map() ->
         assert app.is_running
         await press(pilot, "question_mark")
         assert isinstance(top(app), FleetHelp)
-        assert "Free GPUs by model" in text(app)
+        assert "Show free GPUs by model" in text(app)
         await press(pilot, "escape", "t", "q")
         await until(pilot, lambda: not app.is_running or app.return_code == 0)
 
@@ -245,7 +245,7 @@ async def test_the_cursor_stays_on_its_host_and_columns_sort() -> None:
 
 async def test_old_figures_stay_with_their_age_and_the_trouble() -> None:
     async with running(now=50.0) as (app, pilot, _):
-        trouble = "http://prom: it refuses what fleet.token_file says (401)"
+        trouble = "http://prom: it refuses fleet.token_file (401)"
         await publish(app, pilot, replace(app.fleet, trouble=trouble))
         for key in VIEWS:
             await press(pilot, key)
@@ -263,7 +263,7 @@ async def test_old_figures_stay_with_their_age_and_the_trouble() -> None:
     [
         (Fleet(server="http://prom"), "reading http://prom"),
         (Fleet(server="http://prom", trouble="http://prom: no answer within 10 s"), "no figures yet"),
-        (fleet(""), "http://prom knows no host: are gpuwatch's recording rules loaded there?"),
+        (fleet(""), "http://prom has no hosts: are gpuwatch's recording rules loaded there?"),
     ],
 )
 async def test_an_empty_screen_says_why(shown: Fleet, words: str) -> None:
@@ -350,7 +350,7 @@ async def test_a_host_has_its_gpus_owners_alerts_and_graphs() -> None:
         assert " 72.0 of 320.0 ╴" in line_of(app, "╶ memory")
         assert text(app).count(" ada 70.0 ") == 2
         assert " 300 W ╴" in line_of(app, "╶ power")
-        assert "no values in this time" in text(app), "of the temperature the server has none"
+        assert "no data in this period" in text(app), "of the temperature the server has none"
         await press(pilot, "down", "down")
         assert lines(app)[0].startswith(" a · GPU 1 H100 ")
         assert " — ╴" in line_of(app, "╶ power")
@@ -368,7 +368,7 @@ async def test_a_host_that_is_down_still_shows_its_past() -> None:
         while cast(MapScreen, top(app)).rows.selected.gpus:
             await press(pilot, "down")
         await press(pilot, "enter")
-        assert "no values in this time" in text(app) or "reading" in text(app)
+        assert "no data in this period" in text(app) or "reading" in text(app)
         known = (HostGpu(index=0, uuid="GPU-a:9400-0", name="NVIDIA H100", up=False),)
         await answer(pilot, reader, replace(past_of(reader), gpus=known))
         assert "1 GPU H100" in lines(app)[0]
@@ -389,7 +389,7 @@ async def test_a_host_that_cannot_be_read_says_so_and_keeps_its_graphs() -> None
         await answer(pilot, reader, OSError("gone"))
         assert " 300 W ╴" in line_of(app, "╶ power")
         await publish(app, pilot, replace(app.fleet, hosts=()))
-        assert "the server does not list this host any more" in lines(app)[1]
+        assert "the server no longer lists this host" in lines(app)[1]
         assert "80.0" in text(app), "its last figures"
 
 

@@ -247,7 +247,7 @@ async def test_strays_of_another_host_are_ended_one_by_one() -> None:
     async with hosting() as (app, pilot, _, commands):
         await open_busy(app, pilot)
         assert not app.may_end()
-        await until(pilot, lambda: "on busy one process is ended after the other" in text(app))
+        await until(pilot, lambda: "end the processes of busy one at a time" in text(app))
         stopped = process(11, "you", context=ProcessContext(), state="stopped", cpu=0.0)
         resting = (gpu(0, holdings=[holding(11, 30, sm=0)]),)
         await show(app, pilot, frame(replace(seen("busy"), gpus=resting, processes=(stopped,))))
@@ -277,4 +277,4 @@ async def test_this_machine_is_one_of_the_hosts_and_ends_its_own_processes_here(
 async def test_without_hosts_the_key_says_how_they_are_named() -> None:
     async with running(frame(seen("box"))) as (app, pilot):
         await press(pilot, "H")
-        await until(pilot, lambda: "name one by --host" in text(app))
+        await until(pilot, lambda: "add one with --host" in text(app))
