@@ -133,7 +133,7 @@ def _main_forget(args: argparse.Namespace, now: float) -> int:
         console.warn(_FORGET.format(who=who, stores=" and ".join(map(str, stores))))
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise GpuwatchError("nothing was deleted")
-    config = merge(read_administrators(ADMINISTRATORS))
+    config = merge(read_administrators(ADMINISTRATORS) if service in stores else [])
     for path in stores:
         counts = ", ".join(f"{kind} {count}" for kind, count in forget_user(path, uid, args.forget).items() if count)
         console.print(f"{who} in {files.shown_path(path)}: {counts or 'nothing was stored'}")
@@ -146,7 +146,7 @@ def _main_forget(args: argparse.Namespace, now: float) -> int:
 
 def _find_uid(name: str, stores: Iterable[Path]) -> int:
     """Return the uid of a user of this system, or of a store, or in digits; raises UsageError."""
-    if name.isascii() and name.isdigit() and int(name) < 1 << 32:
+    if name.isascii() and name.isdigit() and len(name) <= 10:
         return int(name)
     with suppress(KeyError):
         return pwd.getpwnam(name).pw_uid
