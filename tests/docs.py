@@ -41,7 +41,8 @@ from gpuwatch.fleet.overview import Fleet
 from gpuwatch.model import snapshot as model
 from gpuwatch.model.live import Status
 from gpuwatch.ui.draw.keys import KEYS
-from gpuwatch.ui.screens.help import key_sections
+from gpuwatch.ui.draw.theme import UNICODE
+from gpuwatch.ui.screens.help import key_sections, legend
 from tests import CHECKOUT
 from tests.shell import command_flags as flags_of_commands
 from tests.shell import shared_words, shell_files, whole_parser
@@ -69,6 +70,17 @@ def keys() -> Iterator[str]:
         yield "|---|---|"
         for fact in section.facts:
             yield f"| {' '.join(f'`{key}`' for key in fact.label.split())} | {fact.value} |"
+        yield ""
+
+
+def terms() -> Iterator[str]:
+    """Yield the marks and the terms of the help screen."""
+    for section in legend(UNICODE):
+        yield f"**{section.title}**"
+        yield ""
+        yield f"| {section.title.lower().rstrip('s')} | meaning |"
+        yield "|---|---|"
+        yield from (f"| {fact.label} | {fact.value} |" for fact in section.facts)
         yield ""
 
 
@@ -378,6 +390,7 @@ TABLES: Final[dict[str, Callable[[], Iterator[str]]]] = {
         exit_codes,
         figures,
         keys,
+        terms,
         configuration,
         checks,
         stream,

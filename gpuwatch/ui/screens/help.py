@@ -101,47 +101,47 @@ def key_sections(keys: Sequence[BoundKey]) -> list[Section]:
 
 
 def legend(glyphs: Glyphs) -> list[Section]:
-    """Explain the marks and the terms of the dashboard, each in one line of half a wide terminal."""
-    missing, least = glyphs.missing, glyphs.least
+    """Explain the marks and the terms, each in one line of half a wide terminal; `docs/terms.md` is made from it."""
+    missing, none, least = glyphs.missing, glyphs.none, glyphs.least
     severities = (glyphs.critical, glyphs.warning, glyphs.note)
     marks = (
         Fact(" ".join(severities), "critical: act now; warning: look at it; note: good to know"),
-        Fact(glyphs.declared, "where the part of an owner who is over declared should end"),
-        Fact("a e y", "initials of owners: their name has no room in the bar"),
+        Fact(glyphs.declared, "the declared limit of an owner who exceeds it"),
+        Fact("a e y", "initials of owners whose names do not fit into the bar"),
         Fact(glyphs.hatch, "memory of unknown processes: no listed process holds it"),
-        Fact(glyphs.promised, "promised memory, with the name of whose it is"),
-        Fact("blank", "what is left of a GPU's memory"),
-        Fact("+3", "3 more, for which there is no room"),
-        Fact(f"{glyphs.warning}3:89", "in a heat map: mark, GPU 3, percent of memory in use"),
-        Fact(missing, "not known, never zero; Enter gives the reason"),
+        Fact(glyphs.promised, "promised memory, with the name of its owner"),
+        Fact("blank", "the memory that is left"),
+        Fact("+3", "3 more that do not fit"),
+        Fact(f"{glyphs.warning}3:89", "in a heat map: mark, GPU 3, percent of its memory in use"),
+        Fact(missing, "not known, never zero; Enter shows the reason"),
         Fact("62/40", "used/declared: holds 62 % of the GPU's memory, declared 40 %"),
-        Fact(f"62/{glyphs.none}  62", "declared nothing; not known what it declared"),
-        Fact("Σ62/80", "declared together: their sum; the other processes have 12/Σ"),
+        Fact(f"62/{none}  62", f"declared nothing ({none} is none); not known what it declared"),
+        Fact("Σ62/80", "sum of all processes under one limit; the others show 12/Σ"),
         Fact(f"{least}5m", "at least: it was so before gpuwatch started"),
         Fact("dimmed", "older than two intervals; stale 14 s: older than five"),
     )
     terms = (
-        Fact("holding", "the memory of one process on one GPU: a row of the list"),
         Fact("free", "memory that a process can still get"),
-        Fact("left", "free memory less what is promised: what you can take"),
+        Fact("left", "free memory, minus what is promised: what you can take"),
         Fact("promised", "declared or reserved, and not used yet"),
         Fact("reserved", "set aside by `gpuwatch run`"),
-        Fact("driver's own", "memory that driver and firmware keep for themselves"),
-        Fact("over declared", "holds more than it declared, and more than an allowance"),
-        Fact("overbooked", "more is declared on a GPU than it has"),
-        Fact("run", "all that one launch started: launcher, ranks and workers"),
-        Fact("stray", "your own process that nobody attends to and that holds memory"),
-        Fact("idle", "holds memory, and ran no kernel for that time"),
+        Fact("driver's own", "memory that the driver and the firmware keep for themselves"),
+        Fact("declared", "the part of a GPU that a process said it would take"),
+        Fact("over declared", "holds more than it declared, by more than the allowance"),
+        Fact("overbooked", "more memory is declared on a GPU than it has"),
+        Fact("run", "all processes of one launch: launcher, ranks and workers"),
+        Fact("stray", "your own abandoned process that still holds memory"),
+        Fact("idle", "holds memory, and has run no kernel for that time"),
         Fact("leftover", "its launcher, parent or run has ended; it has a GPU open"),
-        Fact(f"{glyphs.ended} ended", "no longer runs, and the driver still lists its memory"),
-        Fact("not listed", "has a GPU open, and the driver does not list it"),
+        Fact(f"{glyphs.ended} ended", "no longer runs, but the driver still lists its memory"),
+        Fact("not listed", "has a GPU open, and is not in the driver's list"),
         Fact("SM %", "part of the time in which a kernel ran, not how full it was"),
-        Fact("nearly full", "under 10 % free, critical under 5 %, unless set otherwise"),
-        Fact("near slowdown", "nearly as hot as where the GPU slows itself down"),
-        Fact("power limit", "at its power limit, as a busy GPU mostly is"),
-        Fact("hw/sw thermal", "slowed down for its heat; power brake: from outside"),
+        Fact("nearly full", "less than 10 % free, critical below 5 %, unless you set it"),
+        Fact("near slowdown", "almost so hot that the GPU slows down"),
+        Fact("power limit", "at its power limit, which is normal for a busy GPU"),
+        Fact("hw/sw thermal", "slowed down by heat; power brake: by the power supply"),
         Fact("acknowledged", "dim, last, and quiet until it ends or gets worse"),
-        Fact("2 muted", "alerts and rules that are not shown; a brings them back"),
+        Fact("2 muted", "2 alerts or rules that are not shown; a shows them again"),
     )
     return [Section("Marks", marks), Section("Terms", terms)]
 
