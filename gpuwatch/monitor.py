@@ -1,4 +1,4 @@
-"""Monitor thread: turns each snapshot, or change of marks, into one immutable frame with history and alerts."""
+"""Monitor thread: turns each snapshot, or change of marks, into an immutable frame with history and alerts."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from gpuwatch.model.snapshot import IdleTimes, Snapshot, SourceState
 from gpuwatch.sources.source import Source
 
 PATIENCE: Final = 0.25
-"""Seconds that one wait for a snapshot takes, at most: the longest delay of a request (`poke`, `mute`)."""
+"""Longest wait for a snapshot in seconds, and so the longest delay of a request (`poke`, `mute`)."""
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """Snapshot with its history and alerts: everything that a reader draws at one time. It never changes."""
+    """Snapshot with its history and alerts: everything that is drawn at one time. It never changes."""
 
     snapshot: Snapshot
     received: float
     """Reader's monotonic time at which the snapshot came."""
     history: HistoryView
     alerts: tuple[Alert, ...] = ()
-    """All alerts that hold now, with their marks: the worst first, then the oldest. They include troubles of sinks."""
+    """All active alerts with their marks: the worst first, then the oldest. Troubles of sinks are included."""
     raised: tuple[Alert, ...] = ()
     """Alerts that this snapshot raised, or made worse; never a sink's trouble. One of a moment is in `cleared` too.
 
@@ -50,15 +50,15 @@ class Frame(msgspec.Struct, frozen=True):
     number: int = 0
     """Number of the frame."""
     eased: tuple[Alert, ...] = ()
-    """Alerts that hold, and whose severity this snapshot lowered."""
+    """Active alerts whose severity this snapshot lowered."""
     attended: Attention = NO_ATTENTION
     """Argument of the last `attend`: where `attention` differs from it, the user of this gpuwatch changed it."""
     early: tuple[Alert, ...] = ()
-    """What was so from the start and has not lasted yet: shown in rows, and neither an event nor a message."""
+    """Conditions that are true from the start and too new for an alert: shown in rows, without event or message."""
     restarts: int = 0
     """How often the monitor was restarted before this frame; greater than 0 in every frame of a replay."""
     holdings: Holdings = Holdings(Snapshot())
-    """Who holds what, of the same snapshot."""
+    """Holdings of the same snapshot, by owner and process."""
 
     def __post_init__(self) -> None:
         if self.holdings.snapshot is not self.snapshot:
@@ -178,7 +178,7 @@ class Monitor(threading.Thread):
         self._requests.put(lambda: self._source.set_shares(shares))
 
     def set_focus(self, gpu: str | None) -> None:
-        """Make the source read PCIe and NVLink of this GPU (`Gpu.key`) alone; None for no GPU."""
+        """Make the source read PCIe and NVLink only of this GPU (`Gpu.key`); None for no GPU."""
         self._requests.put(lambda: self._source.set_focus(gpu))
 
     def add(self, *sinks: Sink) -> None:
@@ -237,11 +237,11 @@ class Monitor(threading.Thread):
         self._apply_requests()
         if self._marks_changed and not self._publish_marks():
             return False
-        # Time that really passes, whatever clock the frames are stamped with.
+        # Real time, whatever clock the frames are stamped with.
         began = time.monotonic()
         snapshot = self._source.next(self._patience)
         if snapshot is not None:
-            self._apply_requests()  # what was asked for meanwhile counts for this snapshot
+            self._apply_requests()  # requests so far count for this snapshot
             return self._send(self._frame(snapshot))
         # A source that has ended answers None at once: wait here, or the loop would spin.
         self._stopping.wait(self._patience - (time.monotonic() - began))

@@ -1,4 +1,4 @@
-"""Demo of a fleet: machines like that of the demo, each at another time of its script and with other GPUs free."""
+"""Demo of a fleet: copies of the demo machine, each at another time of its script and with other GPUs free."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SILENT: Final = "vision-gpu-03"
 
 
 class DemoClient(PrometheusClient):
-    """Client of a server that does not exist, which knows these machines as they are now."""
+    """Client that answers like a Prometheus server about the demo machines."""
 
     def __init__(self, wall: Callable[[], float] = time.time) -> None:
         self.url, self.warnings = "the demo", []
@@ -41,7 +41,7 @@ class DemoClient(PrometheusClient):
 
 
 def machine(source: DemoSource, place: int, second: float) -> Snapshot:
-    """Return a host's snapshot, in which nobody holds some of the GPUs."""
+    """Return a host's snapshot, with some of its GPUs free."""
     snapshot, gpus = source.at(40.0 + 45.0 * place + second), []
     for gpu in snapshot.gpus:
         if (gpu.index * 5 + place * 3) % 7 < place % 4 and gpu.health is Health.OK and gpu.memory.usable is not None:
@@ -54,7 +54,7 @@ def machine(source: DemoSource, place: int, second: float) -> Snapshot:
 
 
 def _samples(name: str, snapshot: Snapshot) -> Iterator[FleetSample]:
-    """Yield what recording rules make of a host, and the alerts that fire."""
+    """Yield the samples of the recording rules for a host, and its firing alerts."""
 
     def sample(metric: str, value: float, **labels: str) -> FleetSample:
         return FleetSample(labels=Labels(metric=metric, instance=name, **labels), value=(0.0, repr(float(value))))

@@ -1,4 +1,4 @@
-"""Hosts: one row for each machine with its GPUs, wherever its figures come from. Pure functions."""
+"""Hosts: one row for each machine with its GPUs, from any source. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gpuwatch.model.fields import Amount, Field, amount, table
 from gpuwatch.model.snapshot import Reading, Reason, known
 
 MOST_GPUS: Final = 256
-"""Most GPUs of a host: whatever sends more sends nothing that is true."""
+"""Largest number of GPUs of a host; a line or an answer with more is not used."""
 GREATEST: Final = 2.0**63
-"""Bound of the numbers that another machine, or a server, may send."""
+"""Bound on the numbers that another machine or a server sends."""
 
 
 class HostGpu(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU of a host, as far as a row of it shows."""
+    """One GPU of a host: the figures that a row shows."""
 
     index: int
     uuid: str = ""
@@ -53,7 +53,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     people: int | None = None
     """Number of people who hold GPU memory; None where that is not known."""
     alerts: int = 0
-    """Alerts of severity warning or critical that hold."""
+    """Number of active alerts of severity warning or critical."""
     worst: str = ""
     """Title of the worst of them; empty for none."""
     severity: Severity | None = None
@@ -65,13 +65,13 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def memory(self) -> tuple[float, float]:
-        """Bytes that are used, and all, of the GPUs that report both."""
+        """Used and total bytes of the GPUs that report both."""
         pairs = [(float(gpu.used), float(gpu.total)) for gpu in self.gpus if known(gpu.used) and known(gpu.total)]
         return sum(used for used, total in pairs if total > 0), sum(total for _, total in pairs)
 
     @property
     def weight(self) -> tuple[int, int, str]:
-        """Order of hosts, worst first: by severity, a trouble counting as critical, then by alerts and name."""
+        """Sort key of hosts, worst first: by severity (a trouble counts as critical), then by alerts and name."""
         severity = Severity.CRITICAL if self.trouble else self.severity
         return (-(severity.value if severity is not None else -1), -self.alerts, self.name)
 

@@ -1,6 +1,6 @@
 """Fleet: hosts, free GPUs, people and alerts, made from recording rules on a Prometheus server. Pure functions.
 
-`QUERIES` ask for all of it. The names of the rules are the contract with the exporter's rule file.
+`QUERIES` ask for everything. The names of the rules are the contract with the exporter's rule file.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ QUERIES: Final = (
     ' unless on (job, instance) ({__name__="gpuwatch:host_driver_up:bool"} and on (job, instance) up == 1))',
     '{__name__=~"ALERTS|ALERTS_FOR_STATE", alertname=~"Gpuwatch.+", severity=~"warning|critical"}',
 )
-"""Queries whose samples together are the fleet: with the hosts that had figures within a day, and have none now."""
+"""Queries for the whole fleet, including hosts that had figures within a day and have none now."""
 LATE_S: Final = 300.0
-"""Age of a host's newest sample from which on it is a trouble: by then Prometheus shows its values no more."""
+"""Age of a host's newest sample that counts as a trouble: from then on Prometheus no longer shows its values."""
 MOST_SERIES: Final = 2048
 """Series of a host that are read; 16 GPUs with 50 people have 400."""
 _MOST_HOSTS: Final = 4096
@@ -54,16 +54,16 @@ _GPU_RULES: Final = {
     "gpuwatch:gpu_up:bool": "up",
 }
 _HELD: Final = "gpuwatch:user_gpus:count"
-"""Rule of those who hold memory; a user without it has a promise alone."""
+"""Rule with a series for each user who holds memory; a user without one has only promised memory."""
 _LOST: Final = ("host down", "driver down", "lost")
-"""Alerts about what does not answer, in words: they come before others of their severity."""
+"""Names of alerts about hosts and GPUs that do not answer: listed before others of their severity."""
 _WORD: Final = re.compile("(?<=[a-z0-9])(?=[A-Z])")
 """Start of a word in the name of an alert: GpuwatchNearlyFull is `nearly full`."""
 _SEVERITIES: Final = {"warning": Severity.WARNING, "critical": Severity.CRITICAL}
 
 
 class FleetPerson(msgspec.Struct, frozen=True, kw_only=True):
-    """One person on all hosts. People are told apart by name: a fleet has one directory of users."""
+    """One person on all hosts. People with the same name are one person: a fleet has one directory of users."""
 
     name: str
     hosts: tuple[str, ...] = ()
@@ -74,11 +74,11 @@ class FleetPerson(msgspec.Struct, frozen=True, kw_only=True):
     """`memory` in percent of the memory of all GPUs."""
     gpus: int | None = None
     idle: float | None = None
-    """Bytes of processes that compute nothing."""
+    """Bytes of idle processes."""
 
 
 class FleetAlert(msgspec.Struct, frozen=True, kw_only=True):
-    """Alert of the server that fires."""
+    """Firing alert of the server."""
 
     rule: str
     """Name in words: `nearly full`."""
@@ -89,16 +89,16 @@ class FleetAlert(msgspec.Struct, frozen=True, kw_only=True):
     uuid: str = ""
     user: str = ""
     age: float | None = None
-    """Seconds for which its condition has held."""
+    """Seconds for which its condition has been true."""
 
     @property
     def title(self) -> str:
-        """Return what is the matter: `GPU 3: nearly full, ada`."""
+        """Description in a few words: `GPU 3: nearly full, ada`."""
         return f"{f'GPU {self.gpu}: ' * bool(self.gpu)}{self.rule}{f', {self.user}' * bool(self.user)}"
 
 
 class FreeGpus(msgspec.Struct, frozen=True, kw_only=True):
-    """GPUs of one model and size, and how many of them nobody uses."""
+    """GPUs of one model and memory size, with the number of free ones."""
 
     name: str
     memory: int | None = None
@@ -106,13 +106,13 @@ class FreeGpus(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int = 0
     free: int = 0
     unknown: int = 0
-    """GPUs of which it is not known whether they are free."""
+    """Number of GPUs that may or may not be free."""
     hosts: tuple[tuple[str, int], ...] = ()
-    """Hosts with free ones and their number, most first."""
+    """Hosts with free GPUs, and the number on each, largest first."""
 
     @property
     def most(self) -> int:
-        """Number of free ones on the host that has most."""
+        """Number of free GPUs on the host that has the most."""
         return self.hosts[0][1] if self.hosts else 0
 
 
@@ -291,7 +291,7 @@ def _people(
 ) -> tuple[FleetPerson, ...]:
     by_user: dict[str, list[tuple[str, Mapping[str, float]]]] = defaultdict(list)
     for (instance, user), values in held.items():
-        if values.get("gpuwatch:user_memory:bytes") or _HELD in values:  # else the user has a promise alone
+        if values.get("gpuwatch:user_memory:bytes") or _HELD in values:  # else the user has only promised memory
             by_user[user].append((instance, values))
 
     def added(values: Iterable[Mapping[str, float]], rule: str) -> float | None:
@@ -316,7 +316,7 @@ def _people(
 
 
 def free_gpus(hosts: Iterable[Host]) -> tuple[FreeGpus, ...]:
-    """Return the GPUs by model and memory, those with the most free ones on one host first."""
+    """Return the GPUs by model and memory, sorted by the most free GPUs on one host."""
     grouped: dict[tuple[str, int | None], list[tuple[str, HostGpu]]] = defaultdict(list)
     for host in hosts:
         for gpu in host.gpus:
@@ -324,11 +324,11 @@ def free_gpus(hosts: Iterable[Host]) -> tuple[FreeGpus, ...]:
             grouped[gpu.name.removeprefix("NVIDIA "), memory].append((host.name if not host.trouble else "", gpu))
     for name, memory in [key for key in grouped if key[1] is None]:
         alike = [key for key in grouped if key[0] == name and key[1] is not None]
-        if len(alike) == 1:  # a GPU that does not answer says no more how much memory it has
+        if len(alike) == 1:  # a GPU that does not answer no longer reports its memory size
             grouped[alike[0]] += grouped.pop((name, memory))
     found = []
     for (name, memory), cards in grouped.items():
-        # Nothing is promised of a host that does not answer.
+        # A host that does not answer offers no GPU.
         free = Counter(host for host, gpu in cards if gpu.is_free and host)
         found.append(
             FreeGpus(
@@ -377,7 +377,7 @@ FLEET_ALERT: Final[Mapping[str, Field[FleetAlert]]] = table(
 
 
 def hosts_grammar(fleet: Fleet) -> Grammar[Host]:
-    """Return the terms by which the hosts of a fleet can be filtered: its people hold memory on some of them."""
+    """Return the filter terms for the hosts of a fleet, with `user:` for people who hold memory there."""
 
     def of_user(value: str) -> Term[Host]:
         is_one = PEOPLE.keys["user"](value)
@@ -431,8 +431,8 @@ class HostOffer(NamedTuple):
 def find_hosts(hosts: Iterable[Host], wanted: Request, count: int) -> tuple[list[HostOffer], list[HostOffer]]:
     """Return the hosts with `count` GPUs that have room, best first, and those with fewer.
 
-    The best host has the most memory left on the fullest of the GPUs that would be taken; of equal ones, the host with
-    the most of such GPUs. A host with a trouble, or a GPU of which the memory left is not known, offers nothing.
+    The best host has the most memory left on the fullest of the GPUs that would be taken; among equals, the host with
+    the most such GPUs wins. A host with a trouble, or a GPU whose memory left is not known, is never offered.
     """
     offers = []
     for host in hosts:
@@ -480,7 +480,7 @@ _PAST_RULES: Final = {
 
 
 class HostOwner(msgspec.Struct, frozen=True, kw_only=True):
-    """What one person holds on one GPU of the opened host; None where it is not known, or does not apply."""
+    """Memory of one person on one GPU of the opened host; None where a value is not known or does not apply."""
 
     uuid: str
     user: str
@@ -489,7 +489,7 @@ class HostOwner(msgspec.Struct, frozen=True, kw_only=True):
     over: float | None = None
     """Bytes above what was declared."""
     idle: float | None = None
-    """Seconds in which the person's processes computed nothing."""
+    """Seconds for which the person's processes have been idle."""
 
 
 class PastKey(NamedTuple):

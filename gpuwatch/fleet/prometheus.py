@@ -32,9 +32,9 @@ from gpuwatch.fleet.host import GREATEST
 T = TypeVar("T")
 
 MOST_BYTES: Final = 64 << 20
-"""Largest answer. The figures of 1,000 hosts with 8 GPUs have 11 MB."""
+"""Size limit of an answer. The figures of 1,000 hosts with 8 GPUs have 11 MB."""
 MOST_VALUES: Final = 500_000
-"""Most values of an answer, 300 bytes each in memory; 1,000 hosts with 8 GPUs have 56,000."""
+"""Limit on the values of an answer, 300 bytes each in memory; 1,000 hosts with 8 GPUs have 56,000."""
 _MOST_WARNINGS: Final = 5
 _MOST_SECRET: Final = 64 << 10
 _CHUNK: Final = 256 << 10
@@ -43,11 +43,11 @@ _MOST_WORDS: Final = 200
 
 
 class PrometheusError(UnavailableError):
-    """Error of a server that cannot be read now: one line with its address, what came, and what to do."""
+    """Error of a server that cannot be read now: one line with its address, the problem, and what to do."""
 
 
 class Labels(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Labels of a series that the fleet has; others are left out. A missing label is empty."""
+    """Labels of a series that the fleet uses; others are ignored. A missing label is empty."""
 
     metric: str = msgspec.field(default="", name="__name__")
     instance: str = ""
@@ -93,7 +93,7 @@ def _number(text: str) -> float | None:
         number = float(text)
     except ValueError:
         return None
-    return number if abs(number) < GREATEST else None  # neither infinite nor beyond what can be drawn
+    return number if abs(number) < GREATEST else None  # finite, and small enough to be drawn
 
 
 class _Failure(msgspec.Struct, frozen=True):
@@ -117,7 +117,7 @@ class PrometheusClient:
     """Client of one Prometheus server. Its calls raise PrometheusError; one thread at a time may use it."""
 
     def __init__(self, settings: FleetSettings, url: str = "") -> None:
-        """`url` is that of the flag; the credentials of `settings` are sent to the server of `settings` alone.
+        """`url` comes from the flag; the credentials of `settings` are sent only to the server of `settings`.
 
         Raises UsageError for settings that cannot be used.
         """
@@ -214,7 +214,7 @@ class PrometheusClient:
 
     @contextmanager
     def _deadline(self) -> Iterator[threading.Event]:
-        """Limit the time of a whole request, where urllib3 limits that of each read; yield whether it is over."""
+        """Limit the time of the whole request (urllib3 limits only each read); yield the event that says it is over."""
         is_over = threading.Event()
 
         def end() -> None:
@@ -235,7 +235,7 @@ class PrometheusClient:
         return PrometheusError(clean(f"{self.url}: {words}", 500))
 
     def _failure(self, error: Exception) -> str:
-        """Return in words why there is no answer."""
+        """Return why there is no answer."""
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, ssl.SSLError | socket.gaierror | ConnectionError):
             cause = cause.__cause__ or cause.__context__
@@ -253,7 +253,7 @@ class PrometheusClient:
         return f"the connection failed: {getattr(cause, 'strerror', None) or cause or error}"
 
     def _refusal(self, status: int, type_: str, body: bytes) -> str:
-        """Return in words what an answer with another status than 200 means."""
+        """Return the meaning of an answer whose status is not 200."""
         if 300 <= status < 400:
             return f"it redirects to{type_}, which gpuwatch does not follow; give that URL if it is right"
         if status in (401, 403):
@@ -274,7 +274,7 @@ class PrometheusClient:
     # -- credentials -----------------------------------------------------------------------------------------------
 
     def _credentials(self) -> dict[str, str]:
-        """Return the header with the credentials, read from their files anew, since tokens are replaced."""
+        """Return the header with the credentials; their files are read each time, since tokens are replaced."""
         one = self._settings
         try:
             if one.token_file:
@@ -302,7 +302,7 @@ def _pool_of(kind: Any, sockets: list[socket.socket]) -> Any:
 
 
 def read_secret(path: str, key: str) -> str:
-    """Return the one line of a file that its owner alone, the user or root, can read; raises UsageError."""
+    """Return the one line of a private file of the user or of root; raises UsageError."""
     place = Path(path).expanduser()
     try:
         with open(files.open_ordinary(place), "rb") as file:
@@ -337,7 +337,7 @@ def _check_credentials(settings: FleetSettings, url: SplitResult) -> None:
 
 
 def _tls(ca_file: str) -> ssl.SSLContext:
-    """Return a context that verifies certificates by the system's CAs, or by those of a file alone."""
+    """Return a context that verifies certificates by the system's CAs, or only by those of a file."""
     try:
         return ssl.create_default_context(cafile=str(Path(ca_file).expanduser()) if ca_file else None)
     except (OSError, ssl.SSLError) as error:

@@ -1,4 +1,4 @@
-"""Reader of the fleet: asks the Prometheus server on a thread of its own, and keeps the old figures where it fails."""
+"""Reader of the fleet: asks the Prometheus server on its own thread, and keeps the old figures if that fails."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from gpuwatch.fleet.overview import QUERIES, Fleet, HostPast, host_queries, make
 from gpuwatch.fleet.prometheus import PrometheusClient
 
 CLOSING_S: Final = 0.2
-"""Seconds that a reading under way has when the program quits."""
+"""Seconds that an unfinished reading gets when the program quits."""
 
 
 def read_fleet(client: PrometheusClient) -> Fleet:
     """Read the fleet once; raises PrometheusError."""
     client.warnings.clear()
-    samples = (one for query in QUERIES for one in client.query(query))  # one answer after the other is in memory
+    samples = (one for query in QUERIES for one in client.query(query))  # only one answer is in memory at a time
     notes = (f"the answer is partial: {words}" for words in client.warnings)  # of all answers, once they are read
     return make_fleet(samples, server=client.url, taken=time.time(), received=time.monotonic(), notes=notes)
 

@@ -1,6 +1,6 @@
 """Opened host: a source of its snapshots by `gpuwatch --stream`, and the fleet that opens one host after the other.
 
-Each line of another host is hostile until it is checked.
+Each line of another host is untrusted until it is checked.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def read_line(line: bytes) -> Snapshot:
 class RemoteSource:
     """Source of the snapshots of another host; all methods but `close` are to be called from one thread.
 
-    Agreed shares and PCIe are not asked for: over there its own configuration counts.
+    Agreed shares and PCIe are not requested: the configuration of the other host counts.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class RemoteSource:
         return SshConnection(self._host, words, longest=LONGEST_SNAPSHOT, timing=timing, clock=self._clock)
 
     def _read(self) -> Snapshot | None:
-        """Return the newest snapshot that came; a line that is none ends the connection."""
+        """Return the newest snapshot that came; any other line ends the connection."""
         lines = self._connection.read_lines()
         if not lines:
             return None
@@ -148,7 +148,7 @@ def _status(frame: Frame) -> Status:
 
 
 class RemoteHosts:
-    """Hosts of a dashboard, one of which is opened; this machine is one of them where it has a monitor."""
+    """Hosts of a dashboard, at most one of them open; this machine is one of them if it has a monitor."""
 
     def __init__(self, hosts: Hosts, limits: Limits, *, local: Monitor | None = None, here: str = "") -> None:
         """`limits` judge the host that is opened; `here` is the name of this machine, of the monitor `local`."""
@@ -166,7 +166,7 @@ class RemoteHosts:
         return None if self.opened is None else self._hosts.hosts[self.opened]
 
     def begin(self) -> None:
-        """Connect to the hosts, unless that was begun; raises NoThreadError."""
+        """Connect to the hosts, once; raises NoThreadError."""
         self._hosts.begin()
 
     def rows(self) -> list[Host]:

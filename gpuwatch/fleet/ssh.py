@@ -1,7 +1,7 @@
 """Hosts by ssh: commands of ssh, connections that start again after each trouble, and a row for each host.
 
 gpuwatch runs over there by the system's `ssh`, with the user's own configuration and agent, and prints a line a
-second. What comes is hostile until it is checked: length and number of lines are bounded, each line is decoded into
+second. All output is untrusted until it is checked: length and number of lines are bounded, each line is decoded into
 strict types, numbers have bounds, and texts are cleaned. No password is asked for.
 """
 
@@ -38,7 +38,7 @@ _OPTIONS: Final = (
     # Snapshots repeat themselves: compressed, 104 kB of them are 5.5 kB.
     *("-a", "-x", "-k", "-C"),
     *("-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=2"),
-    # What the user's configuration may ask for, and what would outlive this connection or stand in its way.
+    # Settings of the user's configuration that would outlive this connection or disturb it.
     *("-o", "ControlMaster=no", "-o", "ClearAllForwardings=yes", "-o", "RemoteCommand=none", "-o", "LogLevel=ERROR"),
 )
 _MOST_ERRORS: Final = 4096
@@ -46,14 +46,14 @@ _MOST_ERRORS: Final = 4096
 _COST: Final = 1 << 16
 """Bytes of a line that count as one line more."""
 _DRIFT: Final = 2e-4
-"""Seconds a second by which the clocks of two machines may drift apart: twice what a bad oscillator does."""
+"""Largest drift between the clocks of two machines, in seconds a second: twice that of a bad oscillator."""
 _SHORT: Final = 200
 _USAGE, _NOT_FOUND, _SSH = 2, 127, 255
 """Exit codes: gpuwatch refuses a flag, the shell finds no program, ssh itself has failed."""
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """Time limits and delays of a connection in seconds, and how much it may bring."""
+    """Time limits and delays of a connection in seconds, and its largest rate of lines."""
 
     start: float = 25.0
     """Limit for the first line: the connection, and the driver's answer over there."""
@@ -78,7 +78,7 @@ TIMING: Final = Timing()
 
 
 class RemoteLineError(Exception):
-    """Line of another host that is not used; says why."""
+    """Line of another host that is not used; the message says why."""
 
 
 def find_hosts(named: Iterable[str], configured: Sequence[RemoteHost]) -> tuple[RemoteHost, ...]:
@@ -123,8 +123,8 @@ def kill_command(host: RemoteHost, pid: int, start: int, *, whole_run: bool = Fa
 class SshConnection:
     """Connection to a host: an ssh process that is started again with back-off and jitter after each trouble.
 
-    Nothing here waits. All methods are to be called from one thread, or under one lock. Each line is asked for
-    by a `.`: over a slow connection one line is on its way, and the next one is the newest.
+    No method waits. Call all methods from one thread, or under one lock. Each line is requested by a `.`: on a slow
+    connection only one line is under way, and the next one is the newest.
     """
 
     def __init__(
@@ -137,9 +137,9 @@ class SshConnection:
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = lambda: random.uniform(0.75, 1.25),
     ) -> None:
-        """`words` are what gpuwatch is called with over there, and `longest` the bytes of its longest line."""
+        """`words` are the arguments of gpuwatch on the host, and `longest` the bytes of its longest line."""
         self.trouble = ""
-        """Why nothing comes, in one line; empty while lines come, and before the first attempt has failed."""
+        """Why no line comes; empty while lines come, and before the first attempt has failed."""
         self._host, self._longest, self._timing = host, longest, timing
         self._words = (*words, f"--keepalive={timing.keepalive:g}")
         self._clock, self._jitter = clock, jitter
@@ -156,13 +156,13 @@ class SshConnection:
         self._works = False
         """Whether a line of this attempt was good."""
         self._least = 0.0
-        """Least delay of a line of this attempt; its zero is unknown, since the two clocks have nothing in common."""
+        """Least delay of a line of this attempt, with an unknown offset: the two clocks have no common zero."""
         self._other = b""
-        """Last line before the first good one that is no JSON: what a login script prints."""
+        """Last line before the first good one that is not JSON, such as the output of a login script."""
         self._errors = b""
 
     def read_lines(self) -> list[bytes]:
-        """Return the lines that came since the last call; start ssh where it is due, and end it after a trouble."""
+        """Return the lines since the last call; start ssh when it is due, and end it after a trouble."""
         now = self._clock()
         self._killed = [one for one in self._killed if one.exit_code() is None]
         child = self._child
@@ -229,7 +229,7 @@ class SshConnection:
             child.wait(timeout)
 
     def close(self) -> None:
-        """Kill ssh with all that it has started, and return at once; gpuwatch over there reads the end of its stdin."""
+        """Kill ssh and its children, and return at once; gpuwatch on the host reads the end of its stdin."""
         if self._child is not None:
             self._child.kill()
             self._killed.append(self._child)
@@ -255,7 +255,7 @@ class SshConnection:
             self.fail(f"no data from gpuwatch in {self._timing.start:.0f} s{f'; it said: {said}' if said else ''}")
 
     def _check_exit(self, child: ChildProcess, now: float) -> None:
-        """Say why ssh has ended; one that has closed its output and goes on is given a second."""
+        """Fail with the reason why ssh has ended; one that closed its output and still runs gets a second."""
         self._ended = self._ended or now
         code = child.exit_code()
         if code is not None or now - self._ended > 1.0:
@@ -292,7 +292,7 @@ class _Head(msgspec.Struct):
 def check_schema(line: bytes, ours: int) -> None:
     """Raise RemoteLineError, which says which side has to be upgraded, for a line of another schema; else ValueError.
 
-    The ValueError, or RecursionError, is for a line that is no JSON.
+    The ValueError, or RecursionError, is for a line that is not JSON.
     """
     head = msgspec.json.decode(line, type=_Head)
     if head.schema != ours:
@@ -387,13 +387,13 @@ class _Watched:
 
 
 class Hosts(threading.Thread):
-    """Thread that keeps a connection to each host, and knows a row of each. It never waits for a host.
+    """Thread that keeps a connection and a row for each host. It never waits for a host.
 
     The methods may be called from any thread.
     """
 
     def __init__(self, hosts: Sequence[RemoteHost], *, timing: Timing = TIMING, pause: float = 0.2) -> None:
-        """`pause` are the seconds between two looks: reading all hosts at once costs less than line by line."""
+        """`pause` is the time between two reads in seconds: reading all hosts at once is cheaper than line by line."""
         super().__init__(name="gpuwatch-hosts", daemon=True)
         self._pause = pause
         self._watched = {one.name: _Watched(one, timing) for one in hosts}
@@ -427,13 +427,13 @@ class Hosts(threading.Thread):
             return [one.row(now) for one in self._watched.values()]
 
     def show(self, name: str, status: Status) -> None:
-        """Take the status of a host that is opened, whose snapshots are judged here, from there."""
+        """Set the status of the open host, which comes from its snapshots as they are judged here."""
         with self._guard:
             one = self._watched[name]
             one.status, one.received = status, time.monotonic()
 
     def open(self, name: str | None) -> None:
-        """End the connection of a host that has another one now, and resume those of all others; None for none."""
+        """End the connection of the host that is opened (None: no host), and resume all others."""
         with self._guard:
             for each, one in self._watched.items():
                 one.paused = each == name

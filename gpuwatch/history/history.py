@@ -43,9 +43,9 @@ GPU_GONE: Final = 600.0
 MOST_THROTTLES: Final = 200
 """Changes of the reasons that limit a GPU's clocks that are kept, at most."""
 SENSORS: Final = (*("memory.used", "utilization", "temperature", "power", "fan", "sm_clock", "memory_clock", "pstate"),)
-"""Figures of a GPU of which it is kept whether they ever had a value: those that are read every 10 s or more often."""
+"""Figures of a GPU for which the history keeps whether they ever had a value: those read at least every 10 s."""
 _GAP_STEP: Final = 256 * MIB
-"""Bytes by which memory of unknown processes must differ to be told apart."""
+"""Step in bytes by which the memory of unknown processes is recorded."""
 _READ: Final = tuple((path, attrgetter(path)) for path in SENSORS)
 _UNJUDGED: Final = 60.0
 """Seconds without an SM value after which idle time is counted from 0; at least `_PATIENCE` intervals."""
@@ -74,7 +74,7 @@ class ErrorCounter:
         self.ecc: tuple[int, float | None] | None = None
         self._reported: tuple[Xid, ...] = ()
         self._looked = -inf
-        """Time at which the sampler last reported XIDs, or that there are none."""
+        """Time at which the sampler last reported XIDs, or reported that there are none."""
         self._errors: int | None = None
         self._risen: float | None = None
 
@@ -88,7 +88,7 @@ class ErrorCounter:
             self.ecc = None
             return
         count = int(gpu.ecc_uncorrected)
-        # Fewer than before is a driver that was loaded anew: all that it counts is new.
+        # Fewer than before means that the driver was reloaded: all its errors are new.
         if self._errors is not None and count not in (0, self._errors):
             self._risen = now
         self._errors, self.ecc = count, (count, self._risen)
@@ -100,9 +100,9 @@ class ErrorCounter:
             old = before.get(one.code)
             if one == old:
                 continue
-            # A count that did not grow, and yet changed, is that of a sampler which was started anew.
+            # A count that changed without growing comes from a restarted sampler.
             more = one.count - old.count if old is not None and one.count > old.count else one.count
-            # By its age, but never before the last look: a wall clock that is set must not make it older.
+            # By its age, but not before the last report: a clock that was set must not make it older.
             came = min(now, max(self._looked, now - (taken - one.last)))
             found[one.code] = (found.get(one.code, (0, 0.0))[0] + more, came)
         self.xids, self._reported = found, xids
@@ -208,13 +208,13 @@ SLOT: Final = 5.0
 _SPAN: Final = 60
 """Slots that are examined: five minutes."""
 _LEAST: Final = 13
-"""Slots for which memory must have grown: more than a minute, since a model that is loaded in a minute is no growth."""
+"""Slots for which memory must have grown: more than a minute, so that loading a model does not count as growth."""
 _BLOCK: Final = 4
-"""Slots (20 s) that tell how fast it grows lately, at least; two rises at least, where it grows in steps."""
+"""Least number of slots (20 s) for the present speed; where it grows in steps, at least two rises."""
 _SILENCE: Final = 20.0
 """Seconds without a sample after which the estimate starts again; at least `_PATIENCE` intervals."""
 _FREED: Final = 6.0
-"""Seconds for which the memory must be below its peak before it counts as freed: an allocator takes it again sooner."""
+"""Seconds for which the memory must be below its peak to count as freed: an allocator takes it again sooner."""
 _GROWN: Final = 256 * MIB
 """Bytes by which the memory must have grown before a speed is computed."""
 
@@ -234,8 +234,8 @@ _FLAT: Final = Trend()
 class TrendEstimator:
     """Estimator of the growth of one GPU's memory over the last minutes, with a level every five seconds.
 
-    It adds up by how much the memory of each running process grew and shrank. The start of a process does not count,
-    and with its end all that it grew is forgotten, so that a restarted job is no growth. A level is the peak of its
+    It adds up the changes of the memory of each running process. The start of a process does not count, and at its
+    end all its growth is forgotten, so that a restarted job is not growth. A level is the peak of its
     slot, not the last value: memory runs out at a peak, and an allocator that frees and takes the same memory again
     shows no growth.
     """
@@ -251,11 +251,11 @@ class TrendEstimator:
         self._last = 0.0
         self._running: Set[Owner] = frozenset()
         self._floor = -inf
-        """Level below which memory was freed."""
+        """Level that means freed memory if the peaks fall below it."""
         self._high = 0.0
         """Time of the last sample above that."""
         self._steady, self._block = 0.0, _BLOCK
-        """Speed of the last steady trend, and the slots that tell its speed lately."""
+        """Speed of the last steady trend, and the number of slots of its present speed."""
 
     def add(self, grown: Mapping[Owner, int], running: Set[Owner], time: float, interval: float) -> None:
         """Add a sample: the bytes by which processes grew since the last sample, and all that it lists."""
@@ -361,7 +361,7 @@ class Use(NamedTuple):
     def idle(self) -> float:
         """GPU-seconds of `held` in which all of its processes on the GPU were seen to run nothing."""
         rest = self.held - self.busy - self.unknown
-        return rest if rest > 1e-9 * self.held else 0.0  # less is what rounding leaves
+        return rest if rest > 1e-9 * self.held else 0.0  # a smaller rest is a rounding error
 
     def plus(self, other: Use) -> Use:
         return Use(*map(add, self, other))
@@ -411,7 +411,7 @@ class Usage:
         self.totals: Mapping[int, Use] = {}
         """Use by uid since the first snapshot; replaced, never changed."""
         self.seconds: Mapping[str, float] = {}
-        """Seconds since the last sample of each GPU that the newest snapshot sampled anew; replaced, never changed."""
+        """Seconds since the previous sample, for each GPU with a new sample; replaced, never changed."""
         self._stamps: dict[str, float] = {}
 
     def add(self, snapshot: Snapshot) -> None:
@@ -510,7 +510,7 @@ class HistoryView:
         return self._gpus.get(key, _NO_GPU)
 
     def idle(self, gpu_key: str, pid: int, start: int) -> Idle | None:
-        """Return how long a process has not run on a GPU; None where that is not known.
+        """Return how long a process has been idle on a GPU; None where that is not known.
 
         The time ends at the last sample with an SM value, so that missing samples add nothing; after a minute without
         one (a GPU that was lost) it starts from 0.
@@ -624,7 +624,7 @@ class _GpuHistory:
     def add(self, gpu: Gpu, now: float, snapshot: Snapshot) -> None:
         self.listed = now
         self._errors.add(gpu, now, snapshot.taken)
-        if gpu.sampled in (0.0, self._stamp):  # the same sample given again, so that its age shows
+        if gpu.sampled in (0.0, self._stamp):  # the same sample again, so that its age shows
             return
         self._stamp = gpu.sampled
         reasons = () if isinstance(gpu.throttle, Reason) else gpu.throttle

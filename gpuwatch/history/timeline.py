@@ -33,7 +33,7 @@ _CROWDED: Final = MOST * 3 // 4
 _SLACK: Final = 60
 """Slots that a resolution may have too many, so that old slots are not deleted one by one."""
 _FAR: Final = 1e11
-"""Wall-clock time after which no minute began, and a value that none reaches: what is loaded is foreign."""
+"""Bound on loaded times and values: stored data is untrusted."""
 _HUGE: Final = 1e30
 _LEAST_STEP: Final = 2.0
 """Seconds from which a difference between the clocks counts as a clock that was set."""
@@ -66,7 +66,7 @@ class Metric(StrEnum):
 
 
 class Key(NamedTuple):
-    """Name of one series."""
+    """Identity of one series."""
 
     gpu: str
     """`Gpu.key`; empty for what a process uses of the host (`cpu`, `rss`)."""
@@ -97,7 +97,7 @@ def _process_keys(gpu: str, process: Owner, *metrics: Metric) -> tuple[Key, ...]
 
 
 def parse_key(words: str) -> Key | None:
-    """Return the key of `gpu/owner/metric`; None where that is none, as in a file that was damaged."""
+    """Return the key of `gpu/owner/metric`; None for other text, such as that of a damaged file."""
     found = _KEY.fullmatch(words)
     return Key(found[1], found[2], Metric(found[3])) if found else None
 
@@ -163,7 +163,7 @@ class Series:
     """Values of one thing over time, at the resolutions of `LEVELS`.
 
     A slot has the mean of its values; a slot of one second may have the peak instead. The last value counts until the
-    next one, and at most until the time that came with it: after that there is a gap. NaN stands for a gap.
+    next one, and at most until the time that came with it: after that there is a gap. NaN is a gap.
     """
 
     __slots__ = ("_arrays", "_count", "_ends", "_peak", "_until", "_value", "_whole", "first")
@@ -171,7 +171,7 @@ class Series:
     def __init__(self, second: int, *, peak: bool = False, whole: Series | None = None) -> None:
         """`second` is the one in which the first value will be put.
 
-        `whole` is a series of which this is a part: where it has values and this has none, this counts as 0.
+        `whole` is the series that this one is a part of: where only `whole` has values, this one counts as 0.
         """
         self.first: float = second
         """Time before which there is no value."""
@@ -205,7 +205,7 @@ class Series:
                     fine[-1] += (value - fine[-1]) / self._count
         else:
             if second < after:
-                self._cut(second)  # the clock of the snapshots went back: nothing is known of a time to come
+                self._cut(second)  # the clock of the snapshots went back: nothing is known of the future
             elif second > after:
                 self._fill(self._value, ceil(min(self._until, second)))
                 self._fill(nan, second)
@@ -418,7 +418,7 @@ class Timeline:
             return self._read(series, end - span, end, points)
 
     def extent(self, key: Key, until: float, span: float) -> Extent | None:
-        """Return since when a series has values in `span` seconds that end at `until`, and which; None without any.
+        """Return the start and the range of a series' values in `span` seconds that end at `until`; None without any.
 
         They are those of the seconds, and of the minutes where only these are kept.
         """
@@ -504,7 +504,7 @@ class Timeline:
     # -- writing ----------------------------------------------------------------------------------------------
 
     def load(self, minutes: Iterable[Minute]) -> None:
-        """Add older minutes where there are no values yet; what cannot be a time, a key or a value is left out.
+        """Add older minutes where there are no values yet; invalid times, keys and values are left out.
 
         Processes that had ended before the last minute are left out, unless they have a series.
         """

@@ -1,18 +1,18 @@
 """Demo source: plays a lab machine with eight H100s, ten people, and each trouble of a shared machine.
 
-`demo.json` beside this module has the people, their processes and the troubles. In seconds of every two minutes:
+`demo.json` in this folder has the people, their processes and the troubles. In seconds of every two minutes:
 
     always    ada has the most memory, on four GPUs, and on GPU 0 more than the 0.4 that she declared; 3 × 0.4 is
               declared on GPU 4; hal's kernel misspelt CUDA_VISIBLE_DEVICES and has contexts on four GPUs; eve's holds
               40 GiB on GPU 3 and does nothing; a forgotten run of the viewer's own sits on GPU 4; 6 GiB on GPU 2
-              belong to no listed process: a worker that is left of another run of the viewer holds them; GPU 6 is at
+              belong to no listed process: a worker left from another run of the viewer holds them; GPU 6 is at
               its power limit
-       0-80   a notebook fills GPU 1 until 0.1 GiB is free; at 80 it lets go of memory, from 100 on it takes it back
+       0-80   a notebook fills GPU 1 until 0.1 GiB is free; at 80 it frees memory, from 100 on it takes it back
       20-60   GPU 5 is lost
       96      hal's trials on GPU 4 last this long each; one ends every 12 s
     before    ivy ran tests of 50 s on GPU 7, which only `report` and graphs know
 
-and of every 15 minutes, all of it after the moment at which the pictures of the README are taken: at 48 GPU 2 reports a
+and of every 15 minutes (later than the moment of the README's pictures): at 48 GPU 2 reports a
 contained memory error, XID 94; from 50 to 250 dov's server on GPU 2 leaks 5 GiB a minute and would fill it in under
 five; from 70 to 130 GPU 6 gets nearly as hot as the temperature at which it slows itself down.
 
@@ -53,9 +53,9 @@ TRIALS: Final = 8
 """Number of short runs of hal's sweep that run at a time."""
 TRIAL_SECONDS: Final = 96.0
 PAST_PACE: Final = 96.0
-"""How much more slowly the troubles came before the demo began: those of 15 minutes in a day."""
+"""Factor by which the troubles were slower before the demo began: those of 15 minutes took a day."""
 SWEEP_AGE: Final = 900.0
-"""Seconds for which the sweep has run when the demo begins."""
+"""Age of the sweep in seconds when the demo begins."""
 _UPTIME: Final = 20 * DAY
 _PCIE_BYTES: Final = 9e9
 """Bytes per second over PCIe of a GPU that is busy; the link could carry seven times as much."""
@@ -79,7 +79,7 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class Course(msgspec.Struct, frozen=True):
-    """Value that takes the same course again and again: lines between points, 0 before the first and after the last."""
+    """Periodic value: lines between points, 0 before the first and after the last."""
 
     gpu: int = 0
     every: float = 1.0
@@ -116,7 +116,7 @@ class Actor(msgspec.Struct, frozen=True):
     """Indices of the GPUs that it has open where NVML does not list it."""
     load: Load = Load()
     grows: Course = Course()
-    """GiB that it holds besides."""
+    """Further GiB that it holds."""
     ends_with: int = 0
     """PID of the process with which it ends; 0 for none."""
     host_gib: float = 3.0
@@ -223,7 +223,7 @@ class DemoSource:
         """Do nothing: the agreed shares of the demo are in its script."""
 
     def set_focus(self, gpu: str | None) -> None:
-        """Give values of PCIe and NVLink for this GPU alone."""
+        """Give values of PCIe and NVLink only for this GPU."""
         self._focus = gpu or ""
 
     def end(self, pid: int) -> None:
@@ -281,7 +281,7 @@ class _Scene(msgspec.Struct, dict=True):
 
     @property
     def pace(self) -> float:
-        """Length of a second of the troubles: before the demo began they came more rarely, and lasted longer."""
+        """Length of a second of the troubles: before the demo began they were rarer and lasted longer."""
         return 1.0 if self.t >= -SWEEP_AGE else PAST_PACE
 
     def host_usage(self) -> HostUsage:
@@ -465,7 +465,7 @@ def _trial(slot: int, t: float) -> tuple[Actor, float]:
     ((gpu, gib),) = plain.holds
     return replace(
         plain,
-        pid=plain.pid + count % 8000,  # far below every pid_max for as long as anybody watches a demo
+        pid=plain.pid + count % 8000,  # far below every pid_max
         argv=tuple(word.format(trial=212 + count, rate=3e-4 * 0.8 ** (count % 6)) for word in plain.argv),
         holds=((gpu, round(0.5 + (gib - 0.5) * min(1.0, ran / 8.0), 1)),),  # it loads for 8 s
         load=plain.load if ran > 8.0 else Load(),

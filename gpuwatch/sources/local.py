@@ -60,7 +60,7 @@ class Timeouts(msgspec.Struct, frozen=True):
     silence: float = 10.0
     """Limit, beyond its interval, for a sampler that is in no NVML call and writes nothing."""
     stuck: int = 2
-    """Number of samplers that hang in the kernel, and cannot be killed, at which no more are started."""
+    """Number of samplers hanging in the kernel (they cannot be killed) at which no more are started."""
 
     def limit(self, call: str) -> float:
         """Return the seconds that a call may take."""
@@ -187,7 +187,7 @@ class Quarantine:
 
 
 def _has_answer(line: bytes) -> bool:
-    """Return whether the snapshot of a probe has an answer about its GPU, or says that the GPU is missing."""
+    """Return whether a probe's snapshot has values of its GPU, or shows that the GPU is missing."""
     try:
         snapshot = decode(line)
     except ValueError:
@@ -325,7 +325,7 @@ class LocalSource:
                 self._restart_at = self._clock()
 
     def set_focus(self, gpu: str | None) -> None:
-        """Read PCIe and NVLink of this GPU alone from now on."""
+        """Read PCIe and NVLink only of this GPU from now on."""
         self._focus = gpu or ""
         if self._child is not None:
             self._child.send(focus=self._allowed_focus)
@@ -376,7 +376,7 @@ class LocalSource:
         fresh = self._read(self._child, now)
         if fresh is not None:
             return fresh
-        # Not while a sampler that hung in such a call may be in the kernel still.
+        # Not while a sampler that hung in such a call may still be in the kernel.
         if self._events_at is not None and now >= self._events_at and not self._abandoned:
             self._events_at = None
             self._child.send(events=True)
@@ -401,7 +401,7 @@ class LocalSource:
             self._has_output = True
             try:
                 snapshot = decode(line)
-            except ValueError:  # half a line, or a sampler gone mad: the next line is as good
+            except ValueError:  # an incomplete or broken line: wait for the next one
                 continue
             if snapshot.schema <= SCHEMA:
                 newest = snapshot
@@ -410,12 +410,12 @@ class LocalSource:
         self._sign_at = now
         newest = keep_known(replace(newest, gpus=tuple(map(self._completed, newest.gpus))), self._processes)
         if newest.state is SourceState.OK:
-            if now - self._started_at >= self._timeouts.restart_most:  # one that ends soon ends again
+            if now - self._started_at >= self._timeouts.restart_most:  # one that ends early would end again
                 self._backoff.reset()
             self._remember(newest.gpus)
             self._listed = newest.listed
             if self._quarantine.renumber(newest, has_all=not self._only):
-                self._abandon(child)  # one that begins afresh knows where each GPU is now
+                self._abandon(child)  # a new sampler knows the present index of each GPU
                 self._restart_at = now
         self._last, self._last_at = self._with_absent(newest), now
         if newest.state is SourceState.OK:
@@ -435,7 +435,7 @@ class LocalSource:
             self._start()
 
     def _leave_out(self, call: CallInFlight, health: Health, words: str, now: float) -> bool:
-        """Leave out of the next sampler what hung or crashed in this call; return whether anything can be."""
+        """Exclude from the next sampler what hung or crashed in this call; return whether anything can be excluded."""
         if call.call in EVENT_CALLS:
             self._events_at = now + self._events_backoff.next()
         elif call.gpu < 0:
@@ -466,7 +466,7 @@ class LocalSource:
         if code is None:
             self._abandoned.append(child)
         if self._last.state is SourceState.ENDED:
-            return  # it has said so itself: starting it again would not help
+            return  # it has reported this itself: a restart would not help
         crashed = code is not None and code < 0 and -code not in _FROM_OUTSIDE
         words = f"{call.call} crashed the sampler ({describe_exit(code)})" if call else ""
         if crashed and call is not None and self._leave_out(call, Health.QUARANTINED, words, now):
@@ -558,7 +558,7 @@ class LocalSource:
         return self._last
 
     def _with_absent(self, snapshot: Snapshot) -> Snapshot:
-        """Add the rows of the GPUs that this sampler was told to skip, or no longer lists."""
+        """Add the rows of the GPUs that this sampler must skip or no longer lists."""
         rows = {gpu.key: gpu for gpu in snapshot.gpus} | {key: gpu.row for key, gpu in self._quarantine.gpus.items()}
         if snapshot.state is SourceState.OK:  # one that was just given back is not in it yet
             rows = self._known | rows
@@ -601,10 +601,10 @@ class LocalSource:
 
 
 def keep_known(snapshot: Snapshot, before: Mapping[int, Process]) -> Snapshot:
-    """Return a snapshot in which processes that have ended keep what was known of them while they ran.
+    """Return a snapshot in which ended processes keep the facts that were known while they ran.
 
     `before` are the processes of the snapshot before, by PID: the driver has listed them since without a break. It
-    lists PIDs alone, so a new process under such a PID is another one, and takes its place.
+    lists only PIDs, so a new process under such a PID is another one, and takes its place.
     """
     kept = {}
     for process in snapshot.processes:
@@ -627,7 +627,7 @@ def _with_known(process: Process, known: Process) -> Process:
     declared = known.declared if was_read(known.declared) else process.declared
     if not process.start:  # it is not in /proc, or not to be seen or read there
         presence = process.presence
-        if presence is Presence.ELSEWHERE:  # but it was here, and the driver lists PIDs of this container alone
+        if presence is Presence.ELSEWHERE:  # but it was here, and the driver lists only PIDs of this container
             presence = Presence.GONE
         return replace(
             known, presence=presence, state="", cpu=process.cpu, below=process.below, rss=process.rss, declared=declared

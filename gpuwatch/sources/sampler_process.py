@@ -1,4 +1,4 @@
-"""Sampler process as its parent sees it. Imports little: it is started before all else."""
+"""Sampler process, seen from its parent. This module imports little: the sampler is started first."""
 
 from __future__ import annotations
 

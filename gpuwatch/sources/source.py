@@ -29,7 +29,7 @@ class Source(Protocol):
         """Replace the agreed shares that are used to read declarations."""
 
     def set_focus(self, gpu: str | None) -> None:
-        """Read PCIe and NVLink of this GPU (`Gpu.key`) alone, whose calls are slow; None for no GPU."""
+        """Read PCIe and NVLink, whose calls are slow, only of this GPU (`Gpu.key`); None for no GPU."""
 
     def close(self) -> None:
         """Release everything at once, even where the driver hangs; never waits."""

@@ -1,4 +1,4 @@
-"""Actions of the application: their bindings to keys, and what screens and widgets may ask of it, as a protocol."""
+"""Actions of the application: their bindings to keys, and the protocol that screens and widgets use."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Actions(Protocol):
 
 
 def actions_of(asking: MessagePump | Provider) -> Actions:
-    """Return the application of a screen, a widget or the palette, as far as that may use it."""
+    """Return the application of a screen, a widget or the palette, as the protocol."""
     return cast("Actions", asking.app)
 
 

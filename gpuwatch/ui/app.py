@@ -54,7 +54,7 @@ class NewFrame(Message):
     def can_replace(self, message: Message) -> bool:
         """Return whether a newer frame may replace this one, which waits: not if it raised or ended alerts.
 
-        No other frame says so. All else is in the newer frame, too.
+        Only this frame has them; everything else is also in the newer frame.
         """
         is_same = isinstance(message, NewFrame) and message.watch is self.watch
         return is_same and not (self.frame.raised or self.frame.cleared)
@@ -72,7 +72,7 @@ def reload(app: GpuwatchApp) -> None:
 
 
 LOW: Final = 20
-"""Lines of a terminal below which a dialog may reach its last line, where a toast stands."""
+"""Height of a terminal below which a dialog may cover the last line, where toasts are shown."""
 _KINDS: Final[dict[Severity, Literal["information", "warning", "error"]]] = {
     Severity.NOTE: "information",
     Severity.WARNING: "warning",
@@ -94,12 +94,12 @@ def announce(app: GpuwatchApp, before: Frame, frame: Frame) -> None:
         app.bell()
     if loud:
         _notify_desktop(app, loud, frame)
-    if app.screen is app.dashboard and not app.paused:  # where most alerts' own lines are in sight
+    if app.screen is app.dashboard and not app.paused:  # most alerts have a line in sight there
         raised = app.dashboard.out_of_sight(raised, frame)
     elif getattr(app.screen, "LISTS_ALERTS", False):
         raised = []  # each has a line there
     elif app.screen.styles.background.a < 1 and app.size.height < LOW:
-        raised = []  # they stand on the dashboard when the dialog closes
+        raised = []  # they are on the dashboard when the dialog closes
     if app.options.toast and raised:
         mark, _ = mark_of(raised[0].severity, app.style_set.glyphs)
         others = f" +{len(raised) - 1}: e lists all" * (len(raised) > 1)
@@ -176,7 +176,7 @@ class GpuwatchApp(TerminalApp):
         return self.dashboard
 
     def before_exit(self) -> None:
-        """Leave the processes that are being ended as they are, and wait a moment for the lines that say so."""
+        """Leave alone the processes that are being ended, and wait a moment for their audit records."""
         if self.end_dialogs is not None:
             self.end_dialogs.close(time.monotonic() + CLOSING_SECONDS)
 
@@ -233,7 +233,7 @@ class GpuwatchApp(TerminalApp):
         self.notify(came.words, severity="error" if came.failed else "information", markup=False, timeout=8)
 
     def set_options(self, options: Options) -> None:
-        """Apply new options; what the user chose stays unless the configuration changes it, and that is no choice."""
+        """Apply new options; the user's choices stay unless the configuration changes them, which is not a choice."""
         self._remember()
         before, self.options = self.options, options
         self._stray_report = None
@@ -416,7 +416,7 @@ class GpuwatchApp(TerminalApp):
         self.paint()
 
     def action_find(self, by: int) -> None:
-        """Move the cursor to the next process that matches the last filter, and hide none; ask where there was none."""
+        """Move the cursor to the next match of the last filter, and hide nothing; ask for a filter if there was none."""
         panel = self.dashboard.processes
         if self.dashboard.prompt.find(panel, by, "process", self.style_set):
             self.dashboard.state.activate(panel)
@@ -486,18 +486,18 @@ class GpuwatchApp(TerminalApp):
             self.ask_to_end(row.key)
 
     def _selected_process(self) -> Row | None:
-        """Return the process under the cursor; notify the user of the way to one where the cursor is on a GPU."""
+        """Return the process under the cursor; if the cursor is on a GPU, tell the user how to move it."""
         if self.dashboard.state.selected_gpu is not None:
             self.notify("the cursor is on a GPU: Tab moves it to the processes", markup=False, timeout=4)
         return self.dashboard.state.selected
 
     @property
     def refused(self) -> frozenset[str]:
-        """Actions of any screen that would only say why they are refused: no footer shows them."""
+        """Actions that would be refused on any screen: no footer shows them."""
         return frozenset({"end_process", "select", "end"}) if self.options.read_only else frozenset()
 
     def may_end(self) -> bool:
-        """Return whether processes can be ended; notify the user of the reason where not."""
+        """Return whether processes can be ended; if not, tell the user why."""
         refusal = "read-only: processes cannot be ended" if self.options.read_only else ""
         if not refusal and self.helpers.ender is None:
             refusal = "processes cannot be ended from here"
@@ -506,7 +506,7 @@ class GpuwatchApp(TerminalApp):
         return not refusal
 
     def ask_to_end(self, key: RowKey, *, whole_run: bool = False) -> None:
-        """Ask whether to end a process, or its run; where that is not possible, notify the user why."""
+        """Ask whether to end a process, or its run; if that is not possible, tell the user why."""
         if self.kill_queue is not None and self.kill_queue.has_stray(key[1:]):
             self.notify("already being ended as a stray: S shows it", markup=False, timeout=4)
         elif self.may_end() and self.newest is not None:
@@ -565,7 +565,7 @@ class GpuwatchApp(TerminalApp):
         )
 
     def action_hosts(self) -> None:
-        """Say how other hosts are named."""
+        """Tell the user how to add other hosts."""
         self.notify("no other host: add one with --host, or as [[host]] in gpuwatch.toml", markup=False, timeout=5)
 
     def action_help(self) -> None:
@@ -657,7 +657,7 @@ class GpuwatchApp(TerminalApp):
             self.notify("no configuration to reload", markup=False, timeout=3)
             return
         future = self.background("gpuwatch-reload")(lambda: reload(self))
-        if future.done() and (error := future.exception()) is not None:  # it was not begun
+        if future.done() and (error := future.exception()) is not None:  # the reload did not start
             self.notify(f"configuration not changed: {error}", severity="error", markup=False, timeout=8)
 
     def action_sort_by(self, column: str) -> None:

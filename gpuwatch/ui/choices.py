@@ -1,7 +1,7 @@
 """Choices made in the dashboard, remembered in one small file of the user: theme, columns, interval.
 
-What hides processes (a filter, only one's own, a followed GPU) and the order are not remembered: a start shows
-everything, by `order` of the configuration. A file of before that has an order is read without it.
+The order and whatever hides processes (a filter, `mine`, a followed GPU) are not remembered: a start shows
+everything, by `order` of the configuration. An order in an older file is ignored.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Partial updates of the screen in few bytes and little CPU time.
 
-Textual 8.2 renders every widget anew for a partial update, resends a changed run of cells from its widget's left edge,
-and sets the whole style for every segment. This module sends each changed run alone, and a colour only where the
-colour changes. While nothing but panels is on screen, the runs are taken from their lines, without Textual's rendering.
+Textual 8.2 renders every widget again for a partial update, resends a changed run of cells from its widget's left
+edge, and sets the whole style for every segment. This module sends only the changed runs, and a colour only where it
+changes. While nothing but panels is on screen, the runs are taken from their lines, without Textual's rendering.
 """
 
 from __future__ import annotations

@@ -64,9 +64,9 @@ class ReplayApp(GpuwatchApp, inherit_bindings=False):
         )
         self.replay = replay
         self._gap: tuple[float, float] | None = None
-        """Last gap that the user was told of."""
+        """Last gap that was reported to the user."""
         self._noted = 0
-        """Number of the notes that the user was told of."""
+        """Number of notes that were reported to the user."""
 
     def make_keys(self) -> list[BoundKey]:
         return replay_keys(self.options.keys)
@@ -151,7 +151,7 @@ class ReplayApp(GpuwatchApp, inherit_bindings=False):
         self.push_screen(TimeDialog(self.replay.playback, self.style_set.glyphs), self._go)
 
     def _go(self, at: float | None, *, onwards: bool = False) -> None:
-        """Move to a time of the recording, or to its start or end, which is said in words; None is no time.
+        """Move to a time of the recording, or to its start or end with a notification; None is ignored.
 
         With `onwards` a later snapshot than now is shown, across a gap too.
         """

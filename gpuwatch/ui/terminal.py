@@ -36,7 +36,7 @@ class NoColors(LineFilter):
     """Filter that drops colours and keeps bold, dim, reverse and underline (https://no-color.org)."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        # The meta data, by which clicks are told apart, are lost with the colours.
+        # The meta data that identify clicks would be lost with the colours.
         return [
             Segment(text, style and style.without_color + Style.from_meta(style.meta), control)
             for text, style, control in segments
@@ -180,7 +180,7 @@ def _bounded(columns: int, rows: int) -> tuple[int, int]:
 def is_utf8_terminal() -> bool:
     """Return whether the locale says that the terminal reads UTF-8."""
     encoding = getattr(sys.__stderr__, "encoding", None) or ""
-    # Python turns the C locale into UTF-8 by itself; LC_ALL=C is somebody who means it.
+    # Python turns the C locale into UTF-8 by itself; LC_ALL=C is a deliberate choice.
     return encoding.lower().replace("-", "") == "utf8" and os.environ.get("LC_ALL") not in ("C", "POSIX")
 
 

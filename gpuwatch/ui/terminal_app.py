@@ -1,4 +1,4 @@
-"""Application in a terminal: themes, command palette, glyphs, signals and background workers, whatever it shows."""
+"""Base of all applications: themes, command palette, glyphs, signals and background workers."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class GpuwatchCommands(Provider):
 
 
 class TerminalApp(App[int]):
-    """Textual application that draws in gpuwatch's styles, and ends whatever its terminal does."""
+    """Textual application that draws in gpuwatch's styles, and ends in time even if its terminal hangs."""
 
     TITLE = "gpuwatch"
     CSS_PATH = Path(__file__).with_name("gpuwatch.tcss")
@@ -152,7 +152,7 @@ class TerminalApp(App[int]):
 
     @property
     def refused(self) -> frozenset[str]:
-        """Actions of any screen that would only say why they are refused: no footer shows them."""
+        """Actions that would be refused on any screen: no footer shows them."""
         return frozenset()
 
     def paint(self) -> None:
@@ -162,10 +162,10 @@ class TerminalApp(App[int]):
         return THEMES
 
     def before_exit(self) -> None:
-        """Finish what is under way; within a moment."""
+        """Finish unfinished work, within a moment."""
 
     def action_reload(self) -> None:
-        """Read again what a SIGHUP asks for."""
+        """Reload the configuration after a SIGHUP."""
 
     # -- life ------------------------------------------------------------------------------------------------------
 
@@ -241,7 +241,7 @@ class TerminalApp(App[int]):
         seconds = self.NOTIFICATION_TIMEOUT if timeout is None else timeout
         room = max(self.size.width, MIN_WIDTH) - 4  # its edge, two blanks, and the mark of what follows
         parts = wrap(f"{title}: {message}" if title else message, room)
-        for number in range(len(parts), 0, -1):  # the newest lies on top, and goes first
+        for number in range(len(parts), 0, -1):  # the newest is on top, and disappears first
             words = parts[number - 1] + self.style_set.glyphs.ellipsis * (number < len(parts))
             super().notify(words, timeout=number * seconds, **options)
 

@@ -1,4 +1,4 @@
-"""Application of the fleet: takes what the reader publishes, and shows one of its views. It ends no process."""
+"""Application of the fleet: shows the published fleets in one of several views. It ends no process."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class FleetApp(TerminalApp):
     ) -> None:
         """`interval` are the seconds between two readings; `save` remembers a chosen theme.
 
-        Without a `reader` only what is published is shown.
+        Without a `reader` only published fleets are shown.
         """
         super().__init__(options)
         self.save = save

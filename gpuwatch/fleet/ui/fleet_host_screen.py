@@ -39,7 +39,7 @@ def span_step(span: float) -> tuple[float, int]:
 
 
 class HostGpus(ItemCursor[HostGpu | None]):
-    """List of a host's GPUs with their owners; the first item stands for all GPUs."""
+    """List of a host's GPUs with their owners; the first item means all GPUs."""
 
     gap = 1
 
@@ -91,7 +91,7 @@ def owner_words(one: HostOwner, missing: str) -> str:
 
 
 def graph_heights(room: int, *, two_columns: bool) -> tuple[int, int]:
-    """Return the lines of the memory, which has most, and of each other graph."""
+    """Return the height of the graph of memory, the highest, and of each other graph."""
     if room < SMALL:
         return 4, 1
     if not two_columns:
@@ -184,7 +184,7 @@ class FleetHostScreen(TimeSheet):
         return next((one for one in reversed(values[end - 2 : end]) if one is not None), None)
 
     def added(self, figure: str, combine: Callable[[Sequence[float]], float]) -> Values:
-        """Return a figure of the chosen GPU, or that of all GPUs; a gap where it is not known of one of them."""
+        """Return a figure of the chosen GPU, or of all GPUs; a gap where it is not known for one of them."""
         every = [self.read(gpu.uuid, "", figure) for gpu in self._chosen]
         every = [one for one in every if any(value is not None for value in one)]
         if not every:
@@ -261,7 +261,7 @@ class FleetHostScreen(TimeSheet):
         return "" if self._is_current else self._trouble or "reading"
 
     def _memory(self, chosen: Sequence[HostGpu]) -> Graph:
-        """Return the graph of the memory by person; above it what no person's processes hold."""
+        """Return the graph of the memory by person, with the remaining used memory on top."""
         styles = self.style_set
         used = self.added("used", sum)
         uuids = {gpu.uuid for gpu in chosen}

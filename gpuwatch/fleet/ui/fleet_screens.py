@@ -55,7 +55,7 @@ class FleetActions(Protocol):
 
 
 def fleet_actions(asking: MessagePump) -> FleetActions:
-    """Return the application of a screen, as far as that may use it."""
+    """Return the application of a screen, with the members that screens may use."""
     return cast("FleetActions", asking.app)
 
 
@@ -240,7 +240,7 @@ class FleetScreen(FilteredListScreen[Any, R], Generic[R]):
         self.apply_filter(words)
 
     def apply_filter(self, words: str) -> None:
-        """Filter the rows; a term that is none, as a name from the server may be, is left out."""
+        """Filter the rows; a wrong term, such as an odd name from the server, is ignored."""
         self.filter, _ = parse_most(words, lambda text: ListFilter(text, self.parse_filter(text, self.saved)))
 
     @property
@@ -273,7 +273,7 @@ class FleetScreen(FilteredListScreen[Any, R], Generic[R]):
         return [(f" {self.style_set.glyphs.dot} ".join(words), "muted")]
 
     def counts(self) -> list[str]:
-        """Return the parts of the title: numbers of rows."""
+        """Return the counts for the title."""
         found, every = len(self.rows.found), len(self.every)
         return [f"{found} of {every} {self.ROW}s" if found < every else f"{every} {self.ROW}{'s' * (every != 1)}"]
 

@@ -1,4 +1,4 @@
-"""Dashboard of several hosts: a list of them, one of which is opened as the dashboard of one machine."""
+"""Dashboard of several hosts: a list, and the dashboard of the host that is open."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LARGEST_START: Final = 2**63
 
 
 def suspend_for(app: App[int], command: Sequence[str]) -> None:
-    """Run a program that has the terminal for itself, and wait for Enter, so that its last lines can be read."""
+    """Run a program in the suspended terminal, and wait for Enter, so that its last lines can be read."""
     with contextlib.suppress(SuspendNotSupported), app.suspend():
         _run_program(command)
         _print("Press Enter to go back to the dashboard.")
@@ -39,7 +39,7 @@ def suspend_for(app: App[int], command: Sequence[str]) -> None:
 
 
 def _run_program(command: Sequence[str]) -> None:
-    """Run a program and wait for its end. Ctrl-C is for it alone; a signal to end this process ends it too."""
+    """Run a program and wait for its end. Ctrl-C reaches only the program; a signal to end this process ends it too."""
     try:
         process = subprocess.Popen(list(command))
     except OSError as error:
@@ -70,7 +70,7 @@ def _print(words: str) -> None:
 class HostsApp(GpuwatchApp):
     """Dashboard of several hosts.
 
-    No process of another host is ever signalled from here: `K` asks over there, by `gpuwatch kill` in a terminal.
+    It never signals a process of another host: `K` runs `gpuwatch kill` on that host, in the terminal.
     """
 
     def __init__(
@@ -109,12 +109,12 @@ class HostsApp(GpuwatchApp):
         super().set_options(self._options_here(options))
 
     def on_mount(self) -> None:
-        """Show the list of hosts first where this machine is none; Textual calls the handler of the base class too."""
+        """Show the list of hosts first if this machine is not one; Textual also calls the base class's handler."""
         if self._local is None:
             self.call_later(self.action_hosts)
 
     def handle_source_end(self, frame: Frame) -> None:
-        """Say that an opened host has ended, and show the list; only this machine's own source ends the program."""
+        """Report that the open host has ended, and show the list; the end of this machine's source ends the program."""
         if self.watching is self._local:
             super().handle_source_end(frame)
             return
@@ -164,7 +164,7 @@ class HostsApp(GpuwatchApp):
         self.paint()
 
     def _forget(self) -> None:
-        """Forget what was known of the host before: uids there mean other people."""
+        """Forget the previous host: its uids mean other people."""
         self.frame = self.newest = self._paused_at = self._stray_report = None
         self._began = self.clock()
         self.ended.clear()
@@ -182,7 +182,7 @@ class HostsApp(GpuwatchApp):
         return super().refused | (frozenset({"select"}) if self.fleet.opened else frozenset())
 
     def may_end(self) -> bool:
-        """Return whether processes can be ended from here, by this program: none of another host."""
+        """Return whether this program can end processes: not those of another host."""
         if self.fleet.opened is None:
             return super().may_end()
         words = f"end the processes of {self.fleet.opened} one at a time: K asks there"
@@ -190,7 +190,7 @@ class HostsApp(GpuwatchApp):
         return False
 
     def ask_to_end(self, key: RowKey, *, whole_run: bool = False) -> None:
-        """Ask on the host whose process it is, in its own `gpuwatch kill`; the PID goes with its start time."""
+        """Ask by `gpuwatch kill` on the process's host; the PID is sent with its start time."""
         host = self.fleet.host
         if host is None:
             super().ask_to_end(key, whole_run=whole_run)

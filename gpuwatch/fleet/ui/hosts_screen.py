@@ -1,4 +1,4 @@
-"""Hosts screen: one row for each machine, the one that needs a hand first."""
+"""Hosts screen: one row for each machine, the one with the worst trouble first."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _worst(one: Host, styles: StyleSet) -> Cell:
 
 
 class HostsScreen(ListScreen[HostList, Host]):
-    """Screen that lists hosts, by their own figures: it needs no frame."""
+    """Screen that lists hosts. It has its own figures and needs no frame."""
 
     LIST = HostList
     NAME = TITLE = "hosts"
@@ -125,7 +125,7 @@ class HostsScreen(ListScreen[HostList, Host]):
         return [*parts, (f"{troubles} in trouble", "critical")] if troubles else parts
 
     def key_words(self) -> Mapping[str, str]:
-        """Leave out the way back where no host is open."""
+        """Leave out the key to go back if no host is open."""
         return {} if self._is_open() else {"close": ""}
 
     def facts(self, row: Host) -> Sequence[tuple[str, str]]:

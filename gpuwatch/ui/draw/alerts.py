@@ -1,4 +1,4 @@
-"""Lines of the alerts that hold now, worst first; there is none without alerts."""
+"""Lines of the active alerts, worst first; no line without alerts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuwatch.ui.draw.theme import Role, StyleSet
 from gpuwatch.ui.draw.view import clock, mark_of
 
 _OLD: Final = 15.0
-"""Seconds without a sample of an alert after which its line says from when its figures are; some come each 10 s."""
+"""Age of an alert's figures in seconds after which its line names their time; some are read every 10 s."""
 
 
 def alerts_of(frame: Frame) -> tuple[Alert, ...]:
@@ -41,7 +41,7 @@ def alerts_of(frame: Frame) -> tuple[Alert, ...]:
 
 
 def count_standing(frame: Frame) -> int:
-    """Return the number of alerts that are only counted: they have stood for long without getting worse."""
+    """Return the number of standing alerts, which are only counted: they are old and did not get worse."""
     seen = frame.snapshot
     return sum(not alert.muted and alert.is_standing(seen.taken, seen.viewer) for alert in frame.alerts)
 
@@ -92,7 +92,7 @@ def _line(alert: Alert, frame: Frame, styles: StyleSet, width: int, wide: bool) 
     weight: Role = "muted" if seen else "text" if alert.severity is Severity.NOTE else "strong"
     builder.write(alert.title, weight, min(cell_len(alert.title), room))
     room = width - builder.cells
-    # Kept for a while where what it rests on cannot be read any more: the figures are those of then.
+    # Its sources cannot be read any more, and the alert is kept for a while: its figures are old.
     is_old = alert.unjudged or frame.received - alert.raised_monotonic - alert.lasted > _OLD
     evidence = f"at {clock(alert.seen)}: {alert.evidence}" if is_old and alert.seen else alert.evidence
     if evidence and room > 12:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class DashboardState:
-    """Cursors, order and filter of the user, and what was drawn last, of which only the changes are drawn anew."""
+    """Cursors, order and filter of the user, and the last drawing: only its changes are drawn again."""
 
     def __init__(self) -> None:
         self.gpus = Gpus()
@@ -187,7 +187,7 @@ def _facts(view: View, fits: Callable[[str], bool], dot: str) -> str:
     who = [f"{people} {'people' if people != 1 else 'person'}"] * bool(people)
     usage = host_words(seen.host_usage, view.styles.glyphs.missing)
     short = [counts[0], *[f"{processes} proc" if counts[1][0].isdigit() else counts[1]] * bool(gpus)]
-    if not gpus:  # then nothing is known of processes, and the words below say of GPUs what is
+    if not gpus:  # without GPUs nothing is known of processes; the notice below explains it
         counts, who = [], []
     wordings = (
         *([host, *counts, *who, *usage[:count]] for count in (len(usage), 3, 2)),
@@ -221,7 +221,7 @@ def _right(view: View, width: int) -> list[tuple[str, Role]]:
     if width >= 60:
         words.append((f"{'every ' * (width >= 100)}{view.interval:g} s", "muted"))
     if width >= 120 and seen.gpus and view.paused is None and not view.behind:
-        age = view.newest_age  # in whole seconds: a figure that flickers draws the eye for nothing
+        age = view.newest_age  # in whole seconds: a flickering figure distracts
         words.append(("<1 s old" if age < 1 else f"{age:.0f} s old", "muted"))
     taken = clock(seen.taken)
     words.append((taken if width >= 80 else taken[:5], "text"))

@@ -1,4 +1,4 @@
-"""Page of a GPU: all that is known of it, with graphs over time."""
+"""Page of a GPU: everything that is known about it, with graphs over time."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class ProcessBlock(RowList[Row]):
         self.most: int | None = None
         """Processes on screen, at most: those around the cursor; None for all."""
         self.reserved: Sequence[str] = ()
-        """Lines about the reservations of the GPU: memory that its programs have not taken yet."""
+        """Lines about the reservations of the GPU: memory that is not used yet."""
         self.over: Mapping[tuple[str, int], Severity] = {}
         """Severity of the worst overshoot, by GPU key and PID."""
 
@@ -196,7 +196,7 @@ class PagePlan(NamedTuple):
 
 
 def plan_page(room: int, held: int, *, two_columns: bool) -> PagePlan:
-    """Divide the lines of a page: memory has most; heat and links have none where there are few."""
+    """Divide the lines of a page: memory has the most; heat and links have none if there are few."""
     if room < SMALL:
         listed = min(max(1, held), max(1, (room - 3) // 2))
         return PagePlan({MEMORY: max(2, room - 3 - listed), WORK: 0, HEAT: 0, LINKS: 0}, 0, listed, False, False)
@@ -262,7 +262,7 @@ def _meter(part: float, cells: int, styles: StyleSet) -> list[Span]:
 
 
 def gpu_graphs(gpu: Gpu, graphs: FrameGraphs, *, titled: bool) -> list[Graph]:
-    """Return the graphs of a GPU; what is not measured has none. Without titles axes say what goes up and down."""
+    """Return the graphs of a GPU's measured figures. Without titles, the axes name what goes up and what goes down."""
     dashed, get = graphs.styles("muted"), graphs.graph
 
     def curve(metric: Metric, reading: Reading, role: Role | None = None) -> Curve:
@@ -304,7 +304,7 @@ def _is_measured(now: Reading, curve: Curve) -> bool:
 
 
 def room_section(gpu: Gpu, frame: Frame) -> Section:
-    """Describe the memory that is free and left, how it grows, and where else the largest process would fit."""
+    """Describe the free memory, the memory left, its growth, and the GPUs where the largest process would fit."""
     snapshot, history = frame.snapshot, frame.history
     kinds = {"free": "", "left": "left ", "reserved": "driver's own "}
     known_kinds = [(words, one) for key, words in kinds.items() if isinstance(one := GPU[key].read(gpu), Amount)]
@@ -324,7 +324,7 @@ def room_section(gpu: Gpu, frame: Frame) -> Section:
 
 
 def gpu_section(gpu: Gpu, snapshot: Snapshot, history: HistoryView | None = None, *, room: bool = True) -> Section:
-    """Describe all that is known of a GPU itself; without `room` but for its memory, and what the headline has."""
+    """Describe everything about a GPU; without `room`, leave out its memory and the figures of the headline."""
     facts = [
         text_fact("name", gpu.name, "not known"),
         text_fact("UUID", gpu.uuid, "not known: the driver returned no handle"),

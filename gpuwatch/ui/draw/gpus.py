@@ -37,7 +37,7 @@ Bars: TypeAlias = dict[Hashable, Cell]
 MOST_BARS: Final = 256
 """Largest number of cached bars; a GPU whose memory changes needs a new bar each second."""
 LEAST_NAME = 4
-"""Cells from which on the beginning of a long name says more than its initial."""
+"""Least cells for the beginning of a name instead of its initial."""
 
 
 SegmentKind: TypeAlias = Literal["seam", "fill", "edge", "hatch", "promised", "free", "mark"]
@@ -49,7 +49,7 @@ class BarSegment(NamedTuple):
     text: str
     kind: SegmentKind
     uid: int | None = None
-    """Owner; None also for several owners together and for one that is not visible."""
+    """Owner; None for several owners together, and for an unknown owner."""
 
 
 class BarPart(NamedTuple):
@@ -59,9 +59,9 @@ class BarPart(NamedTuple):
     name: str
     bytes: int
     declared: int | None = None
-    """Where the part would end if each of their processes held what it declared; None where none declared a limit."""
+    """Bytes if each of the owner's processes held what it declared; None if none declared a limit."""
     initial: str = ""
-    """Initial that stands for the owner in one cell; empty for the first letter of the name."""
+    """Initial of the owner for a part of one cell; empty for the first letter of the name."""
 
 
 def bar_parts(owners: Iterable[GpuOwner], initial: Callable[[int | None], str] = lambda _uid: "") -> list[BarPart]:
@@ -101,9 +101,9 @@ def _extent(held: Iterable[GpuProcess]) -> int | None:
 def memory_bar(gpu: Gpu, held: Sequence[BarPart], width: int, glyphs: Glyphs) -> list[BarSegment]:
     """Draw a GPU's memory as exactly `width` cells: owners, memory of unknown processes, promised memory, free memory.
 
-    The width stands for the memory that processes can have: total less reserved. Owners whose parts are smaller than a
-    cell are drawn as one part, `+3`. A mark stands where the part of an owner who holds more than declared would end;
-    what others declared and do not hold is promised. A GPU whose total is not known has an empty bar.
+    The width is the memory that processes can have: total minus reserved. Owners whose parts are smaller than a cell
+    are drawn as one part, `+3`. A mark shows the declared limit of an owner who exceeds it; memory that others declared
+    and do not hold is promised. A GPU whose total is not known has an empty bar.
     """
     usable = shares.usable(gpu) or 0
     bar = [BarSegment(" ", "free")] * max(width, 0)
@@ -121,7 +121,7 @@ def memory_bar(gpu: Gpu, held: Sequence[BarPart], width: int, glyphs: Glyphs) ->
         bar[start] = BarSegment(glyphs.eighths[min(eighth, 7) - 1], "edge", places[-1].part.uid)
         start += 1
     rest = number(gpu.unattributed)
-    if rest is None:  # then all that nobody listed uses is of unknown processes
+    if rest is None:  # then all used memory without a listed process is of unknown processes
         rest = max(0.0, (number(gpu.memory.used) or 0.0) - sum(part.bytes for part in held))
     until = min(width, max(start, round(end + rest / cell)))
     bar[start:until] = [BarSegment(glyphs.hatch, "hatch")] * (until - start)
@@ -185,7 +185,7 @@ def _places(held: Sequence[BarPart], cell: float, width: int, glyphs: Glyphs) ->
 
 
 def _marks(places: Sequence[_Place], cell: float, width: int) -> set[int]:
-    """Return the cells at which the declared parts of owners end who hold as much, or more."""
+    """Return the cells of the declared limits of owners who reach or exceed them."""
     marks = set()
     for part, start, until, begin, _ in places:
         end = width + 1 if part.declared is None else begin + part.declared / cell
@@ -197,7 +197,7 @@ def _marks(places: Sequence[_Place], cell: float, width: int) -> set[int]:
 
 
 def _draw_part(bar: list[BarSegment], place: _Place, marks: set[int], glyphs: Glyphs) -> None:
-    """Draw one owner's part: a thin line, then its label beside the marks that stand on it."""
+    """Draw one owner's part: a thin line, then its label between the marks."""
     part, start, until, *_ = place
     if until <= start:
         return
@@ -252,7 +252,7 @@ def level(percent: float, glyphs: Glyphs) -> str:
 
 _HOT: Final = ("hw thermal", "sw thermal")
 FAULTS: Final = (*_HOT, "power brake")
-"""Throttle reasons that are a fault or an emergency; a busy GPU normally reaches its power limit."""
+"""Throttle reasons that are faults; a busy GPU normally reaches its power limit."""
 _BUSY: Final = 5
 """Percent of utilization from which on a GPU counts as in use, even without listed processes."""
 
@@ -288,7 +288,7 @@ _COMPACT: Final[dict[str, dict[str, Any]]] = {
 }
 """Changes to the columns in the compact form."""
 _ROOMY: Final = 90
-"""Width from which on the compact form has both what is free and what is left of it."""
+"""Least width for both the free memory and the memory left in the compact form."""
 _WORDED: Final[dict[str, dict[str, Any]]] = {
     "free": {"cells": len("  79.1 free,"), "right": False},
     "left": {"cells": len("  79.1 left"), "right": False, "gap": 0},
@@ -379,7 +379,7 @@ class _GpuRow:
                 cells.append(self._room(own, column.id))
             else:
                 cells.append((("", "text"),))
-        # Where there was no room for its name on the left, it stands here.
+        # If its name had no room on the left, it is here.
         name = "under MIG" if named else f"{self.glyphs.dot} {instance.profile}"
         return (*cells, ((f"  utilization n/a {name}", "muted"),))
 
@@ -429,7 +429,7 @@ class _GpuRow:
     def _words(self) -> tuple[Cell, ...]:
         gpu = self.gpu
         state: tuple[str, Role] = (gpu.health.value + (f" since {clock(gpu.since)}" if gpu.since else ""), self.role)
-        # Who was on it stands here once there is an alert about it.
+        # Its last users are shown here once there is an alert about it.
         trouble = next((alert.evidence for alert in self.alerts if alert.rule == HEALTH), "") or gpu.words
         first = [self._cell(column) for column in self.columns if column.id in ("mark", "gpu", "name")]
         *figures, _ = self.columns[len(first) :]
@@ -479,12 +479,12 @@ class _GpuRow:
         return text + unit if self.worded and text != self.glyphs.missing else text
 
     def _of_total(self, gpu: Gpu) -> str:
-        """Return the memory in use of that which programs can have: less the driver's own, as is the free memory."""
+        """Return used and total memory without the driver's own, as for the free memory."""
         used, total = self._figure(gpu, "memory"), shares.usable(gpu)
         return used if total is None else f"{used}/{gib(total)}"
 
     def _room(self, gpu: Gpu, key: str) -> Cell:
-        """Return the memory that is free, or left: the promised one taken from it."""
+        """Return the free memory, or the memory left: free minus promised."""
         figure = self._figure(gpu, key)
         role: Role = "strong" if key == "left" else "text"
         if not self.worded:
@@ -507,7 +507,7 @@ class _GpuRow:
         for text, kind, uid in memory_bar(gpu, held, cells, self.glyphs):
             if kind in ("hatch", "promised", "free"):  # of no owner
                 drawn.append((text, styles("faint" if kind == "free" else "muted", "track")))
-            else:  # an old bar is grey: it still shows how much, and no longer catches the eye
+            else:  # an old bar is grey: it still shows the amounts, less prominently
                 drawn.append((text, getattr(styles.owner(None if self.old else uid), kind)))
         return tuple(drawn)
 
@@ -549,9 +549,9 @@ def state_of(view: View, gpu: Gpu, alerts: Sequence[Alert], cells: int) -> tuple
 
 
 def alerts_by_gpu(frame: Frame) -> defaultdict[str, list[Alert]]:
-    """Return the alerts in the row of each GPU, by its key: the worst first, but who blocks it before that it is full.
+    """Return the alerts in the row of each GPU, by its key: the worst first, but a blocker before `nearly full`.
 
-    Memory that is blocked is said of each GPU that it is blocked on. A mere context is a note, on one of them.
+    Blocked memory is named on each GPU where it is blocked; a mere context is a note on one of them.
     """
     found: defaultdict[str, list[Alert]] = defaultdict(list)
     for alert in sorted((*frame.alerts, *frame.early), key=_urgency):
@@ -562,7 +562,7 @@ def alerts_by_gpu(frame: Frame) -> defaultdict[str, list[Alert]]:
 
 
 def _urgency(alert: Alert) -> tuple[int, bool]:
-    # The figures beside it say that a GPU is near its limit, and the mark how bad that is: who could mend it is news.
+    # The figures beside it say that a GPU is near its limit, and the mark how bad that is: who could fix it is news.
     blocks = alert.rule in (UNUSED, DISAGREE, IDLE) and alert.severity > Severity.NOTE
     return -(Severity.CRITICAL if blocks else alert.severity), alert.rule == MEMORY and not alert.forecast
 
@@ -581,7 +581,7 @@ def row_words(alert: Alert) -> str:
 
 
 _LABELS = ("  (memory in use, %) ", "  (memory, %) ", "  (mem %) ", "mem%")
-"""Labels of the figures of a heat map; the longest that fits is shown, in brackets: it is not the last GPU's alone."""
+"""Labels of the figures of a heat map; the longest that fits is shown. The brackets say that it is for all GPUs."""
 
 
 class Gpus(CursorList[Gpu]):

@@ -55,7 +55,7 @@ def place_bands(count: int, room: int) -> BandLayout:
 
 
 class GpuBands(ItemCursor[Gpu]):
-    """Bands of all GPUs, one of which has the cursor; each plot is drawn again only when it has changed."""
+    """Bands of all GPUs, with a cursor on one of them; each plot is drawn again only when it has changed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class GpuBands(ItemCursor[Gpu]):
         self.first = 0
         """Place of the first GPU on screen."""
         self._plots: dict[tuple[str, str], tuple[object, Plot]] = {}
-        """Rows of the plots by the key of the GPU and their titles, and what they were drawn from."""
+        """Rows of the plots and their inputs, by the key of the GPU and the title."""
 
     def identity(self, row: Gpu) -> str:
         return row.key
@@ -110,7 +110,7 @@ def gpus_page(
 
 
 class _Band:
-    """Band of a GPU: its plots, and the figures of now or of the cursor's time beside them."""
+    """Band of a GPU: its plots, with the present figures or those of the cursor's time at the right."""
 
     def __init__(
         self, gpu: Gpu, graphs: FrameGraphs, bands: GpuBands, view: View, alerts: Sequence[Alert], width: int
@@ -225,13 +225,13 @@ class _Band:
     def _write_owners(
         self, builder: LineBuilder, owners: Sequence[tuple[float, Curve]], *, compact: bool = False
     ) -> None:
-        """Write owners beside each other, and the number of those for which there is no room."""
+        """Write owners in a row, and the number of those without room."""
         glyphs, now, gap = self._view.styles.glyphs, self._column is None, 1 if compact else 2
         over = self._over() if now else {}
         for place, (value, curve) in enumerate(owners):
             name = fit(curve.label, min(_NAME, cell_len(curve.label)), ellipsis=glyphs.ellipsis)
             mark, role = mark_of(over[curve.label], glyphs) if curve.label in over else ("", "text")
-            # In a narrow column the declared memory of those who hold more of it stands alone.
+            # A narrow column has only the declared memory of owners who exceed it.
             limit = f"/{curve.limit}" if now and curve.limit and (mark or not compact) else ""
             more = len(owners) - place - 1
             needed = 2 * (not compact) + cell_len(name) + 1 + len(gib(value)) + len(limit) + 2 * bool(mark)

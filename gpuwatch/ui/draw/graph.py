@@ -23,7 +23,7 @@ from gpuwatch.ui.draw.time_axis import AXIS, Mark, Piece, column_of, draw_axis, 
 from gpuwatch.ui.draw.view import day_time
 
 _LEAST_CELLS: Final = 12
-"""Cells of a plot from which on it is drawn; below that there is the legend alone."""
+"""Least width of a plot in cells; a narrower graph has only its legend."""
 _MOST_STEPS: Final = 5
 """Steps of the value axis, at most."""
 _LEAST_STEP: Final = 2
@@ -70,7 +70,7 @@ class GraphLimit(NamedTuple):
     label: str
     """Words in the legend; without any the limit has no entry there."""
     value: float | Values
-    """The legend shows one number; values over time are heights in a stack, and tell nothing as numbers."""
+    """The legend shows only a single number; values over time are heights in a stack."""
     style: Style
 
     @property
@@ -105,9 +105,9 @@ class Graph(msgspec.Struct, frozen=True):
     extent: Extent | None = None
     """Lowest, mean and highest sum of stacked curves, for the legend."""
     whole: float | None = None
-    """What there is to be divided among stacked curves, for the legend."""
+    """Total that stacked curves divide, for the legend."""
     down: Graph | None = None
-    """Graph that hangs down from the line on which this one stands: the lower half of the plot."""
+    """Graph that hangs down from the base line of this one: the lower half of the plot."""
     named: bool = True
     """Whether areas have their names and values inside."""
     ends: tuple[str, str] | None = None
@@ -115,7 +115,7 @@ class Graph(msgspec.Struct, frozen=True):
 
     @property
     def drawn_from(self) -> tuple[object, ...]:
-        """All that the plot and its axes are drawn from; the legend has more, which changes each second."""
+        """Inputs of the plot and its axes; the legend has more, which changes each second."""
         curves = [(one.label, one.limit, one.values, one.style, one.now and self.show(one.now)) for one in self.curves]
         own = (self.until, self.span, self.low, self.top, curves, self.limits, self.marks, self.empty)
         return (*own, self.down.drawn_from) if self.down is not None else own
@@ -124,7 +124,7 @@ class Graph(msgspec.Struct, frozen=True):
 def draw_plot(
     graph: Graph, styles: StyleSet, width: int, height: int, *, axis: bool = True, cursor: float | None = None
 ) -> list[Line]:
-    """Draw all of a graph but its legend in `height` lines of `width` cells; without room for a plot they are empty.
+    """Draw a graph without its legend in `height` lines of `width` cells; without room for a plot they are empty.
 
     Without `axis` it has no time axis of its own.
     """
@@ -143,7 +143,7 @@ def draw_plot(
 
 
 def plot_rows(graph: Graph, styles: StyleSet, cells: int, rows: int, cursor: int | None = None) -> list[list[Span]]:
-    """Draw the plot of a graph alone: `rows` rows of `cells` cells, empty where these are few; `cursor` is a column."""
+    """Draw only the plot of a graph: `rows` rows of `cells` cells, empty if there are too few; `cursor` is a column."""
     if rows < 1 or cells < _LEAST_CELLS:
         return [[]] * rows
     below = rows // 2 if graph.down is not None else 0
@@ -318,7 +318,7 @@ def _curve(graph: Graph, styles: StyleSet, cells: int, rows: int, *, hangs: bool
 
 
 def _areas(graph: Graph, styles: StyleSet, cells: int, rows: int, cursor: int | None) -> list[list[Piece]]:
-    """Draw curves stacked: each area has its colour, and its name and value once; without colours it is of initials."""
+    """Draw stacked curves: each area has its colour, and its name and value once; without colours it shows initials."""
     if rows == 1:
         return [_area_row(graph, styles, cells)]
     whole = styles.glyphs.ascii or not styles.color
@@ -418,7 +418,7 @@ class _AreaPainter:
             most, piece = self._cell(owners[low : low + self._per])
             for limit, at in zip(self._limits, lines, strict=False):
                 if at == row:
-                    # On an area it is as bright as text there, beside the areas in its own colour.
+                    # On an area it is as bright as text there; elsewhere it has its own colour.
                     area = self._curves[most].style if most is not None else Style()
                     style = Style(area.color, area.background) if area.background else limit.style
                     piece = Piece(_limit_sign(self._style_set.glyphs), style)

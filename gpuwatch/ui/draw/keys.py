@@ -22,7 +22,7 @@ class BoundKey(NamedTuple):
     description: str
     """Word in the footer."""
     name: str = ""
-    """Name in the palette; empty for what moves the cursor or opens the palette."""
+    """Name in the palette; empty for keys that move the cursor or open the palette."""
     key: str = ""
     """Textual's names of the keys, with commas between."""
     tooltip: str = ""
@@ -175,10 +175,10 @@ def keymap(keys: Keys) -> dict[str, str]:
 
 
 KEYS: Final = dashboard_keys()
-"""Keys of the dashboard as gpuwatch comes with them."""
+"""Default keys of the dashboard."""
 
 _LIVE = frozenset({"end", "acknowledge", "message", "pause", "slower", "faster", "retry", "reload", "hosts"})
-"""Ids of keys that only the present has."""
+"""Ids of keys that a replay does not have."""
 
 _REPLAY: Final = tuple(
     BoundKey(f"replay.{id}", action, word, name, keys, tooltip)
@@ -219,7 +219,7 @@ class PaletteCommand(NamedTuple):
 
     name: str
     help: str
-    """The keys, or what the name does not say."""
+    """The keys, or a further explanation."""
     action: str
 
 

@@ -125,7 +125,7 @@ def plain(line: Line) -> str:
 
 
 def crop(line: Line, start: int, end: int) -> Line:
-    """Return the cells of a line from `start` to `end`; a blank stands for half of a wide character."""
+    """Return the cells of a line from `start` to `end`; half of a wide character becomes a blank."""
     cropped = []
     x = 0
     for span in line:
@@ -144,7 +144,7 @@ def crop(line: Line, start: int, end: int) -> Line:
 
 
 def _cells_of(text: str, start: int, end: int) -> str:
-    """Return the cells of a text from `start` to `end`; a blank stands for half of a wide character."""
+    """Return the cells of a text from `start` to `end`; half of a wide character becomes a blank."""
     kept, x = "", 0
     for char in text:
         first, x = x, x + cell_len(char)

@@ -31,7 +31,7 @@ _NEXT = {
 
 
 def starting_words(seconds: float, waits_for: str = "") -> list[tuple[str, Role]]:
-    """Return the words shown before the first sample: after a second its time and what it waits for."""
+    """Return the words shown before the first sample: after a second the waiting time and its cause."""
     if seconds < 1:
         return [("", "muted")]
     words: list[tuple[str, Role]] = [(f"starting: {seconds:.0f} s", "text")]

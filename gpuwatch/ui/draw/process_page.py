@@ -1,4 +1,4 @@
-"""Page of a process: everything that is known of it and of its first GPU, with graphs of what it uses."""
+"""Page of a process: everything that is known about it and its first GPU, with graphs of its use."""
 
 from __future__ import annotations
 
@@ -183,9 +183,9 @@ def brief(held: Sequence[Row], snapshot: Snapshot) -> list[str]:
 
 
 def find_verdict(held: Sequence[Row], frame: Frame, strays: Sequence[Stray], options: Options) -> tuple[int, str]:
-    """Return the worst there is to say of a process in one line, and its severity, 0 for none.
+    """Return the worst problem of a process in one line, with its severity; 0 for no problem.
 
-    It is accused where an alert about it alone holds, and of an overshoot as soon as the rule's levels say so.
+    Problems are active alerts about only this process, and an overshoot as soon as it reaches the rule's levels.
     """
     process = held[0].process
     subject = f"{process.pid}:{process.start} "
@@ -212,7 +212,7 @@ def _about(alert: Alert, process: Process) -> str:
 
 
 def _judge(usage: LimitUsage, gpu: Gpu, frame: Frame, options: Options) -> tuple[int, str]:
-    """Return how the memory under a limit stands to it, and the severity by which the rule would raise an alert."""
+    """Compare the memory under a limit with it; return the severity of an alert about it, and the words."""
     declaration, others = usage.declaration, len(usage.pids) - 1
     members = [frame.holdings.processes[pid] for pid in usage.pids]
     is_judged = gpu.health is Health.OK and not gpu.unreliable
@@ -227,7 +227,7 @@ def _judge(usage: LimitUsage, gpu: Gpu, frame: Frame, options: Options) -> tuple
 
 
 def _undeclared(process: Process) -> str:
-    """Return that a process declared no limit, which is said only where all was read, or why that is not known."""
+    """Return that a process declared no limit (only if everything was read), or why that is not known."""
     declared = process.declared
     if process.presence is not Presence.SEEN:
         words = PRESENCE[process.presence].rstrip(".")

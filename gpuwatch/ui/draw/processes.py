@@ -55,7 +55,7 @@ _ODD_STATES: Final = ("zombie", "stopped", "disk sleep", "dead")
 _REST: Final = Column("rest", "", 0, right=False)
 """Blank end of the line where the command is not shown."""
 _HELD_ALONE: Final = replace(COLUMNS["used"], title="mem %", cells=8)
-"""Column of what is used where no limit is known, and no absence of one."""
+"""Column of the used memory if no limit, and no lack of a limit, is known."""
 _SHORT_USED: Final = replace(COLUMNS["used"], title="used/decl.", cells=12)
 _LEAST_COMMAND: Final = 10
 """Cells that are kept for the command."""
@@ -141,7 +141,7 @@ class Processes(RowList[Row]):
         self._view: View
         self._form = Form.FULL
         self._over: dict[tuple[str, int], Severity] = {}
-        """Severity by GPU and PID of processes that use more than declared."""
+        """Severity by GPU and PID of processes that are over declared."""
         self._joined: Frame | None = None
         """The frame that the rows are of."""
 
@@ -229,7 +229,7 @@ class Processes(RowList[Row]):
         builder = write_titles(columns, styles, self.by, arrow).gap(last.gap)
         sorted_by = last.id == self.by
         text = f"{last.title}{arrow * sorted_by}"
-        # The last title gives way to what says that rows are hidden, or the column that they are sorted by.
+        # The last title gives way to the note about hidden rows, or about the sort column.
         unseen = all(column.id != self.by for column in self._columns)
         room = max(0, width - builder.cells - 1)
         hiding = self.mine or self.only is not None or bool(self.filter.text) or unseen
@@ -238,7 +238,7 @@ class Processes(RowList[Row]):
             builder.write(text, "text" if sorted_by else "muted")
         else:
             unseen = unseen or sorted_by
-        if unseen and not summary:  # over the titles: their figures are told apart without them, their order is not
+        if unseen and not summary:  # over the titles: figures are clear without titles, their order is not
             summary, shown = f"{arrow}{self.by}", builder.build(width - len(self.by) - 3)
             builder = LineBuilder(styles, "band").write_spans(shown)
         builder.gap(max(0, width - builder.cells - cell_len(summary) - 1))
@@ -307,7 +307,7 @@ def overshoots(alerts: Iterable[Alert]) -> dict[tuple[str, int], Severity]:
 
 
 def command_cell(row: Row, stray: Stray | None) -> Cell:
-    """Return why a process is unusual (it is a stray, or its state is), and its command."""
+    """Return why a process is unusual (a stray, or an odd state), and its command."""
     word = row.process.state if row.process.state in _ODD_STATES else ""
     if stray is not None:
         word = f"stray ({stray.cause.value})"

@@ -33,7 +33,7 @@ _CURSOR: Final = Column("cursor", "", CURSOR_CELLS, right=False)
 
 
 class ItemCursor(Generic[T]):
-    """Items, one of which has the cursor. The cursor follows its item when the items move."""
+    """Items with a cursor on one of them. The cursor follows its item when the items move."""
 
     def __init__(self) -> None:
         self.found: list[T] = []
@@ -72,7 +72,7 @@ class ItemCursor(Generic[T]):
 
 
 class CursorList(ItemCursor[T]):
-    """Items, one of which has the cursor, with what keys and the mouse do."""
+    """Items with a cursor on one of them, and the effects of keys and mouse."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -304,7 +304,7 @@ class FieldList(RowList[T]):
     WIDTHS: ClassVar[Mapping[str, int]]
     """Cells of each column, from left to right, with one for the mark of the order.
 
-    0 stands for the one of names, and for the last, which fills the line.
+    0 is for the column of names, and for the last one, which fills the line.
     """
     NAMES: ClassVar[str]
     """Column that is as wide as its longest text."""

@@ -1,4 +1,4 @@
-"""Rows of runs over time: who came to a GPU, what share of its SMs they used, and when they went."""
+"""Rows of runs over time: when a run started and ended on a GPU, and its SM use."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def find_runs(gpu: Gpu, graphs: FrameGraphs, most: int) -> tuple[list[RunRow], i
     for process in timeline.processes(gpu.key, graphs.until, graphs.span):
         memory = _read(gpu.key, process, Metric.MEMORY, graphs)
         if sizes := [value for value in memory if value is not None]:
-            alone = f"{process.pid}:{process.start}"  # what still holds memory is not hidden behind those that run
+            alone = f"{process.pid}:{process.start}"  # an ended one that holds memory stays apart
             run_key = alone if process.presence is Presence.GONE else process.run_key
             runs.setdefault((process.uid, run_key), []).append(_Use(process, memory, max(sizes)))
     recorded: dict[tuple[int | None, str], RecordedRun]
@@ -105,14 +105,14 @@ def _run_name(uses: Sequence[_Use], glyphs: Glyphs) -> str:
     largest = max(uses, key=lambda use: use.peak).process
     if largest.run is not None and largest.run.name:
         shown = largest.run.name
-    else:  # the words of a command that has ended say that it has
+    else:  # for an ended process the words say that it has ended
         shown = brief_command(replace(largest, presence=Presence.SEEN)) if largest.command else largest.name
     more = f" +{len(uses) - 1}" if len(uses) > 1 else ""
     return f"{_fit_name(shown, glyphs)} {largest.pid}{more}".lstrip()
 
 
 def _fit_name(name: str, glyphs: Glyphs) -> str:
-    """Return a name of at most `_NAME` characters, of which each takes one cell."""
+    """Return a name of at most `_NAME` characters of one cell each."""
     if glyphs.ascii or cell_len(name) != len(name):
         name = spell_signs(name).encode("ascii", "replace").decode("ascii")
     return fit(name, _NAME, ellipsis=glyphs.ellipsis).rstrip()
@@ -177,6 +177,6 @@ def _row_pieces(row: RunRow, styles: StyleSet, cells: int, more: str) -> list[Pi
 
 
 def _write(pieces: list[Piece], x: int, text: str, style: Style) -> None:
-    """Write text, of which each character has one cell, over cells, as far as there are any."""
+    """Write text whose characters take one cell each over cells; what does not fit is cut."""
     for place, char in enumerate(text[: len(pieces) - x], x):
         pieces[place] = Piece(char, style)

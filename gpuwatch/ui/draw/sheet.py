@@ -18,9 +18,9 @@ from gpuwatch.ui.draw.theme import Role, StyleSet
 T = TypeVar("T")
 
 TWO_COLUMNS: Final = 110
-"""Least width at which the two halves stand side by side."""
+"""Least width for the two halves side by side."""
 HIGH: Final = 20
-"""Least height of a terminal in which blank lines stand around the facts."""
+"""Least height of a terminal for blank lines around the facts."""
 
 REASONS: Final = {
     Reason.UNSUPPORTED: "not supported by this GPU or driver",
@@ -28,10 +28,10 @@ REASONS: Final = {
     Reason.NO_SAMPLE: "no sample",
     Reason.ERROR: "the call failed",
 }
-"""Words in the place of a number that is missing."""
+"""Words in place of a missing number."""
 
 _SHORT: Final = 30
-"""Largest number of cells of an aside that stands after its value; a longer one has a line of its own."""
+"""Largest width in cells of an aside in the line of its value; a longer one has its own line."""
 _LABEL: Final = 15
 """Largest number of cells of the labels."""
 _BETWEEN: Final = 3
@@ -84,7 +84,7 @@ class SheetPage(NamedTuple):
     title: str
     left: Sequence[Part]
     right: Sequence[Part] = ()
-    """Parts of the right half, which stand below the left one where there is no room beside it."""
+    """Parts of the right half; without room at the right, they are below the left half."""
     title_end: str = ""
     """Words at the right end of the title; those before two blanks are left out first."""
     notice: str = ""
@@ -111,7 +111,7 @@ class Canvas(NamedTuple):
 
     @property
     def two_columns(self) -> bool:
-        """Whether the halves stand side by side."""
+        """Whether the halves are side by side."""
         return self.width >= TWO_COLUMNS and self.left < 1.0
 
     @property

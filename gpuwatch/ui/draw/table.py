@@ -1,4 +1,4 @@
-"""Tables of aligned cells: columns with titles, and rows of which only the changed cells are drawn again."""
+"""Tables of aligned cells: columns with titles, and rows whose changed cells are drawn again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Column(msgspec.Struct, frozen=True):
     cells: int
     """Width; 0 for a last column that fills the rest of the line."""
     right: bool = True
-    """Whether titles and cells stand at the right side of the column."""
+    """Whether titles and cells are aligned to the right."""
     role: Role = "text"
     gap: int = 0
     """Blank cells before it."""
@@ -39,12 +39,12 @@ def field_column(field: Field[Any], cells: int, *, role: Role = "text", gap: int
 
 
 def bar_cell(part: float, uid: int | None, cells: int, styles: StyleSet, track: float = 1.0) -> Cell:
-    """Return a bar of exactly `cells` cells, of which `part` is filled in an owner's colour, and `track` is there."""
+    """Return a bar of exactly `cells` cells: `part` is filled in an owner's colour, `track` has the background."""
     eighths, until = styles.glyphs.eighths, round(track * cells)
     filled = min(part, track) * cells
     whole = int(filled) if eighths else round(filled)
     if part and filled < 1 and not eighths:
-        whole = 1  # something is not nothing
+        whole = 1  # a small part is still visible
     runs: list[tuple[str, Role | Style]] = [(styles.glyphs.fill * whole, styles.owner(uid).fill)]
     eighth = round((filled - whole) * 8) if eighths else 0
     if part and not whole:
@@ -56,14 +56,14 @@ def bar_cell(part: float, uid: int | None, cells: int, styles: StyleSet, track: 
 
 
 HELD: Final = 60.0
-"""Seconds for which a column must be of use, or of none, before it is shown or left out."""
+"""Seconds for which a column must be useful, or useless, before it is shown or left out."""
 
 
 class UsefulColumns(Generic[T]):
     """Columns with a value in any row: decided at the start, then changed when the opposite has held for a minute."""
 
     def __init__(self, tests: Mapping[str, Callable[[T], bool | None]]) -> None:
-        """`tests` tell by column whether a row has a value to show; None where that is not known yet."""
+        """`tests` return by column whether a row has a value to show; None if that is not known yet."""
         self.useless: frozenset[str] = frozenset()
         """Ids of the columns that are of no use."""
         self._tests = tests

@@ -1,6 +1,6 @@
 """Themes: colours for each kind of terminal, styles of text, and glyphs in Unicode and ASCII.
 
-No information is shown by colour alone: marks, words or attributes show the same.
+No information is shown only by colour: marks, words or attributes show the same.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ class OwnerStyles(NamedTuple):
     edge: Style
     """Of the last cell of the part, which fills some eighths of it."""
     mark: Style
-    """Of the mark of a declared share that stands on the part."""
+    """Of the mark of a declared share on the part."""
     swatches: dict[Background, Style]
     """Of the mark before the owner's name in the process list, by background."""
 
@@ -320,7 +320,7 @@ class StyleSet(msgspec.Struct, frozen=True, dict=True):
         return wanted[0]
 
     def initial(self, uid: int | None) -> str:
-        """Return the character that stands for a person; `?` for an unknown person."""
+        """Return the initial of a person; `?` for an unknown person."""
         return "?" if uid is None else self.initials.get(uid, "?")
 
     def assign_colors(self, uids: Iterable[int]) -> None:

@@ -14,7 +14,7 @@ from gpuwatch.ui.draw.theme import Style, StyleSet
 from gpuwatch.ui.draw.view import day_time
 
 STEPS: Final = {60.0: 10.0, 600.0: 60.0, 3600.0: 300.0, 21600.0: 1800.0, 86400.0: 7200.0}
-"""Spans of time in seconds, each with the step by which its time axis moves: a move draws and sends all cells anew."""
+"""Spans of time in seconds, each with the step by which its time axis moves: a move redraws and sends all cells."""
 SPANS: Final = {60.0: "1 min", 600.0: "10 min", 3600.0: "1 h", 21600.0: "6 h", 86400.0: "24 h"}
 
 AXIS: Final = 6
@@ -74,7 +74,7 @@ def draw_axis(
     marked = {column_of(mark.at, until, span, cells): Piece(mark.text, mark.style) for mark in marks}
     while at < until:
         place = floor((at - start) / span * cells)
-        # The first label, and the first of each day, name the day: where there is no room at the left or the day alone.
+        # The first label, and the first of each day, name the day: where there is no room, at the left or only the day.
         hour = time.strftime(form, time.localtime(at))
         day = day_time(at, before, form) if dated else hour
         short = day.removesuffix(f" {hour}") if hour.startswith("00:00") else day

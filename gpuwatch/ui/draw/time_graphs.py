@@ -36,7 +36,7 @@ from gpuwatch.ui.draw.view import day_time, mark_of, replay_words
 MOST_EVENTS: Final = 12
 """Events that a page lists, at most."""
 _LEAST_EVENT: Final = 40
-"""Cells that an event beside another one has at least."""
+"""Least width in cells of a further event in the line."""
 _LEAST_SEEN: Final = 0.05 * GIB
 """Bytes of an area that can be seen."""
 SMALL: Final = 16
@@ -61,7 +61,7 @@ class GraphBlock:
     def __init__(self) -> None:
         self.graph: Graph | None = None
         self.height = 1
-        """Lines; with one line there is the legend alone."""
+        """Lines; a graph of one line has only its legend."""
         self.titled = True
         """Whether the legend is drawn."""
         self.axis = True
@@ -165,7 +165,7 @@ class TimeGraphs:
         return changes
 
     def move_cursor(self, by: int) -> None:
-        """Move the cursor by columns; the first time it stands on the newest values."""
+        """Move the cursor by columns; it starts on the newest values."""
         each = self.span / max(1, plot_cells(self.width))
         newest = min(self.now, self.until - 0.5)
         at = newest if self.cursor is None else self.cursor + by * each
@@ -319,7 +319,7 @@ class FrameGraphs(TimeGraphs):
             None if value is None else max(0.0, value - (held_then or 0.0))
             for value, held_then in zip(used, below, strict=True)
         ]
-        # A store of the machine's service has the used memory alone: that does not make its processes unknown ones.
+        # A store of the machine's service has only the used memory: its processes do not count as unknown.
         unowned = self._unowned(key, rest, below, curves)
         if largest(unowned) >= _LEAST_SEEN and not gpu.holdings_note:
             curves.append(Curve("owner not recorded", unowned, styles.owner(None).fill, styles.initial(None)))
@@ -413,7 +413,7 @@ class FrameGraphs(TimeGraphs):
         return draw_axis(self.until, self.span, self.styles, self.width, marks, self.column)
 
     def event_line(self, events: Sequence[Alert], width: int) -> Line:
-        """Draw the newest events beside each other, as far as there is room; the last one may be cut."""
+        """Draw the newest events in one line, as far as there is room; the last one may be cut."""
         builder = LineBuilder(self.styles).write("" if events else "no event in this period", "faint")
         for alert, *_ in fold_repeats(events, newest=True):
             if builder.cells and width - builder.cells < _LEAST_EVENT:
@@ -447,7 +447,7 @@ class FrameGraphs(TimeGraphs):
 
 
 def reach(limit: float | None, most: float) -> float:
-    """Return how far an axis goes up for values of up to `most`: to a limit that is near, to the values otherwise."""
+    """Return the upper end of an axis for values of up to `most`: a limit if it is near, otherwise the values."""
     return limit if limit is not None and most <= limit <= 1.25 * most else 1.05 * most
 
 

@@ -93,7 +93,7 @@ _PROCESS: Final = re.compile(r"(\d+):(\d+)( |$)")
 def subject_of(alert: Alert, frame: Frame | None) -> Row | Gpu | None:
     """Return the process or the GPU of a frame that an alert is about; None if neither is in it.
 
-    A PID alone proves nothing for an alert that has ended: it may be another process's by now.
+    For an ended alert the PID is not enough: another process may have it by now.
     """
     if frame is None:
         return None

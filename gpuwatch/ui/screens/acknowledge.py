@@ -29,7 +29,7 @@ def alerts_and_mutes(
 ) -> tuple[list[Alert], list[Mute]]:
     """Return the chosen alert, or all that hold, and the mutes that apply to none of them.
 
-    gpuwatch's own problems are left out: a user who mutes them would not learn that the log cannot be written.
+    gpuwatch's own problems are left out: a user who muted them would not see that the log cannot be written.
     """
     if chosen is not None:
         # It may come from the log, and what is muted may be another thing now than it was then.
@@ -155,7 +155,7 @@ class AcknowledgeDialog(OptionDialog):
         return self._pages[self._place]
 
     def _open_page(self) -> None:
-        """Show another page: first what can be done, with the mark on the first choice."""
+        """Show another page: possible choices come first, and the first one is selected."""
         choices = self._choices()
         self._order = sorted(choices, key=lambda name: (name == "cancel", choices[name].action is None))
         self._draw(0)

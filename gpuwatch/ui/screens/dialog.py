@@ -191,7 +191,7 @@ class Dialog(ModalScreen[Answer]):
         return box
 
     def buttons(self) -> Sequence[ChoiceButton]:
-        """Return the buttons; none where the dialog asks nothing."""
+        """Return the buttons; none if the dialog has no question."""
         return ()
 
     def spell(self, text: str) -> str:
@@ -219,7 +219,7 @@ class Dialog(ModalScreen[Answer]):
 
 
 class OptionDialog(Dialog[None]):
-    """Dialog with a list of options, one of which is marked; Enter or a click picks it."""
+    """Dialog with a list of options; Enter picks the selected one, a click any."""
 
     DEFAULT_CSS = """
     OptionDialog OptionList, OptionDialog OptionList:focus {

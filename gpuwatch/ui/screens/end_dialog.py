@@ -75,7 +75,7 @@ class EndDialog(Dialog[None]):
     def compose(self) -> ComposeResult:
         with self.box(""):
             with VerticalScroll(id="text", can_focus=False):
-                # First what must not be overlooked: a low terminal shows only the beginning.
+                # Warnings come first: a low terminal shows only the beginning.
                 for name in ("warnings", "command", "facts", "notes", "scope", "members", "said"):
                     yield Static(id=name, markup=False)
             yield ChoiceRow()
@@ -123,7 +123,7 @@ class EndDialog(Dialog[None]):
             self.query_one("#dialog").border_title = Content(self.spell(title))
             is_new = self._offered is None or self._offered[0] != offer[0]
             await self._show_buttons(offer)
-            if is_new:  # what is new stands last, but what must not be overlooked comes first
+            if is_new:  # new text comes last, but warnings come first
                 scrolled = self.query_one("#text")
                 (scrolled.scroll_home if asks else scrolled.scroll_end)(animate=False)
 

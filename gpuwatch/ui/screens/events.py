@@ -84,7 +84,7 @@ class EventList(RowList[Alert]):
         self._follows_newest = True
         self._width = 0
         self.repeats: Mapping[str, Repeated] = {}
-        """Events that stand for several of the same condition, by id."""
+        """Events that represent several of the same condition, by id."""
         self._dated = False
         """Whether an event on screen is not of today, so that the days are shown."""
 
@@ -113,7 +113,7 @@ class EventList(RowList[Alert]):
         room = max(0, width - 2 - sum(one.gap + one.cells for one in found))
         if width < WIDE:
             return [*found, Column("title", "", 0, right=False)]
-        # Always the same part, so that how they ended stands in one column.
+        # A fixed part of the width, so that the endings are aligned in a column.
         title = Column("title", "", room - room * 2 // 5, right=False)
         return [*found, title, Column("state", "", 0, right=False, role="muted", gap=2)]
 

@@ -70,7 +70,7 @@ class HelpScreen(Sheet):
 
 
 def _unread(frame: Frame | None) -> list[Section]:
-    """Say why declared shares are missing, and the fix; nothing where none is."""
+    """Explain why declared shares are missing, and the fix; nothing if none is missing."""
     count = unread_processes(frame.snapshot) if frame else 0
     words = unread_words(count)
     facts = (

@@ -84,7 +84,7 @@ class ListScreen(FullScreen, Generic[L, R]):
     DETAIL_LINES: ClassVar[Sequence[tuple[int, int]]] = ((24, 8), (16, 6))
     """Least height of the terminal, and least lines about the row under the cursor from that height on.
 
-    They stand below the last row, and have the lines that the rows leave, in a lower terminal only these.
+    They are below the last row, and use the lines that the rows leave; a lower terminal has only these.
     """
 
     def __init__(self, frame: Frame | None, styles: StyleSet, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -118,7 +118,7 @@ class ListScreen(FullScreen, Generic[L, R]):
 
     @abstractmethod
     def why_empty(self) -> Sequence[str]:
-        """Return lines that say why there are no rows."""
+        """Return lines that explain why there are no rows."""
 
     def notes(self) -> Sequence[str]:
         """Return lines for below the rows, where there is room."""
@@ -143,11 +143,11 @@ class ListScreen(FullScreen, Generic[L, R]):
         return {}
 
     def entries(self) -> Iterable[Widget]:
-        """Return widgets to type into, which stand above the keys."""
+        """Return input widgets, which are placed above the keys."""
         return ()
 
     def start(self) -> None:
-        """Start the screen's own timers, and what else it needs once its widgets are there."""
+        """Start timers and other work of the screen, once its widgets exist."""
 
     @property
     def selected(self) -> R | None:

@@ -44,7 +44,7 @@ class GpuScreen(FrameSheet):
         ended: Collection[Alert] = (),
         focus: Callable[[str | None], None] | None = None,
     ) -> None:
-        """Show the GPU of `key` (`Gpu.key`); `focus` is told while PCIe and NVLink of this GPU are to be read."""
+        """Show the GPU of `key` (`Gpu.key`); `focus` requests its PCIe and NVLink while the page is open."""
         super().__init__(frame, styles, helpers, ended)
         self._gpu_key = key
         self._focus = focus

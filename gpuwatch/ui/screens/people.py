@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 LEAST_BAR: Final = 10
-"""Cells of the shortest bar; a shorter one would say nothing."""
+"""Least cells of a bar; a shorter one would not be readable."""
 LONGEST_BAR: Final = 80
 _BADGE: Final = Column("badge", "", 1, right=False)
 
@@ -55,7 +55,7 @@ def columns(width: int, found: Sequence[Person], useless: Collection[str] = ()) 
     cards = max((len(ranges(one.gpus)) for one in found), default=0)
     sized = {
         **_FIXED,
-        # A name may fill its column; what stands to the right of it begins with blanks.
+        # A name may fill its column; the next column begins with blanks.
         "user": field_column(PERSON["user"], min(most, max(8, longest)), gap=1),
         "gpus": field_column(PERSON["gpus"], min(10, max(5, cards)), role="muted", gap=2),
         "bar": Column("bar", "memory", LEAST_BAR, right=False, gap=2, order="memory"),

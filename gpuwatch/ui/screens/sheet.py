@@ -223,7 +223,7 @@ class FrameSheet(TimeSheet):
         """Keep what the newest frame has, for when a later one lacks it."""
 
     def on_frame_sheet_events_read(self) -> None:
-        """Show the events of the log; where it cannot be read, those of this run are shown alone."""
+        """Show the events of the log; if it cannot be read, only those of this run are shown."""
         if self._log is not None and self._log.exception() is None:
             self.graphs.recorded = self._log.result().finished
         self._log = None

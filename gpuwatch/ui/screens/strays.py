@@ -37,7 +37,7 @@ NARROW: Final = 60
 def total(strays: Collection[Stray], possible: Collection[Stray] = ()) -> str:
     """Format how many strays there are, their memory, and the possible ones: `2 strays · 18.0 GiB · 1 possible`.
 
-    Empty where there is none: the sentence below the list says so.
+    Empty if there is none: a sentence in place of the list says so.
     """
     if not strays:
         return ""
@@ -139,7 +139,7 @@ class StraysScreen(ListScreen[StrayList, Stray]):
     # -- drawing ---------------------------------------------------------------------------------------------------
 
     def found(self) -> list[Stray]:
-        """Return the strays of the newest frame, queued ones that are none any more, and possible ones."""
+        """Return the strays of the newest frame, queued processes that are no longer strays, and possible strays."""
         strays, queued = {one.key: one for one in self._report.strays}, self._queued
         past = [one.stray for key, one in queued.items() if key not in strays]
         return [*strays.values(), *past, *(one for one in self._report.possible if one.key not in queued)]
@@ -211,7 +211,7 @@ class StraysScreen(ListScreen[StrayList, Stray]):
         return ""
 
     def action_select(self) -> None:
-        """Select the stray under the cursor, or unselect it; say why where it cannot be."""
+        """Select or unselect the stray under the cursor; if that is not possible, tell the user why."""
         if (row := self.selected) is None:
             return
         doubt = "not yet known to be idle: it cannot be selected, but Enter ends it (asks first)"
@@ -229,7 +229,7 @@ class StraysScreen(ListScreen[StrayList, Stray]):
             self.notify("not listed: everything known about it is below the list", markup=False)
 
     def action_end(self) -> None:
-        """Ask whether to end those that are selected, or else the one under the cursor."""
+        """Ask whether to end the selected strays, or without a selection the one under the cursor."""
         if (row := self.selected) is None:
             return
         chosen = [one for one in self.found() if one.key in self.rows.chosen]
@@ -267,7 +267,7 @@ class StraysScreen(ListScreen[StrayList, Stray]):
         self.app.push_screen(question, lambda choice: self._confirmed(chosen, choice))
 
     def _confirmed(self, asked: list[Stray], choice: KillChoice | None) -> None:
-        """End those that the question showed, except processes that are no strays any more."""
+        """End the strays of the question, except processes that are no longer strays."""
         if choice is None or choice is KillChoice.CANCEL or not actions_of(self).may_end():
             return
         past = [str(one.process.pid) for one in asked if self._refusal(one)]

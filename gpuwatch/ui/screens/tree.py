@@ -70,7 +70,7 @@ _WIDEST_USER: Final = 16
 
 
 def columns(width: int, users: int, *, ascii_only: bool = False) -> list[Column]:
-    """Return the columns that fit beside the names; `users` is the number of cells of the longest user name.
+    """Return the columns that fit next to the names; `users` is the number of cells of the longest user name.
 
     In ASCII `≥10h02m` takes a cell more, and would touch the figure before it.
     """
@@ -99,7 +99,7 @@ def _room(width: int, shown: Sequence[Column]) -> int:
 
 
 def levels(room: int) -> int:
-    """Return how many levels of tree lines fit beside a name, in a column of `room` cells."""
+    """Return the number of levels of tree lines that fit before a name, in a column of `room` cells."""
     return max(0, (room - 9) // 2)
 
 
@@ -359,7 +359,7 @@ class TreeScreen(ListScreen[TreeList, Branch]):
         """Draw the description of the node under the cursor, below a blank line where there is room."""
         node, room = self.rows.chosen, max(1, width - 3)
         parts = describe(node).split(" · ") if node is not None else []
-        # Lines break between the parts, and in those only that are long.
+        # Lines break between the parts, and inside a part only if it is long.
         whole = [part.replace(" ", "\xa0") if cell_len(part) <= WHOLE else part for part in parts]
         found = [line.replace("\xa0", " ") for line in wrap(" · ".join(whole), room, break_on_hyphens=False)]
         kept = found[:lines]
@@ -397,7 +397,7 @@ class TreeScreen(ListScreen[TreeList, Branch]):
     def action_choose(self) -> None:
         """Show the detail of a process; open or close any other node.
 
-        For a process that NVML does not list, the lines below the list show all that is known.
+        A process that NVML does not list has no page: the lines below the list show everything about it.
         """
         tree = self.rows
         node = tree.chosen

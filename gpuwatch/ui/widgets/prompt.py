@@ -26,7 +26,7 @@ from gpuwatch.ui.widgets.panels import LinePanel
 KEYS_HINT: Final = "Enter keeps it, Esc clears it"
 FIND_HINT: Final = "Enter jumps to it, n and N to other matches"
 NOTE = 0.6
-"""Part of the width for the note beside the filter."""
+"""Part of the width for the note at the right of the filter."""
 
 _MISTAKE: Final = Style(reverse=True)  # visible without colours, too
 
@@ -99,7 +99,7 @@ class FilterInput(Input):
 
 
 class Prompt(Horizontal):
-    """Line with an input for a filter, or for what to jump to."""
+    """Line with an input for a filter, or for a search."""
 
     @dataclass
     class Changed(Message):
@@ -118,7 +118,7 @@ class Prompt(Horizontal):
     ) -> None:
         """`parse` parses a filter with the saved filters by name, and raises FilterError.
 
-        `hint` shows how a filter looks: terms with two blanks between them, of which as many as fit are shown.
+        `hint` is an example: terms with two blanks between them; as many as fit are shown.
         """
         super().__init__(id=id)
         self.display = False
