@@ -562,7 +562,7 @@ def alerts_by_gpu(frame: Frame) -> defaultdict[str, list[Alert]]:
 
 
 def _urgency(alert: Alert) -> tuple[int, bool]:
-    # The figures beside it say that a GPU is near its limit, and the mark how bad that is: who could fix it is news.
+    # The figures show that a GPU is nearly full, and the mark how bad that is: the blocker is the news.
     blocks = alert.rule in (UNUSED, DISAGREE, IDLE) and alert.severity > Severity.NOTE
     return -(Severity.CRITICAL if blocks else alert.severity), alert.rule == MEMORY and not alert.forecast
 

@@ -167,9 +167,9 @@ class PeopleScreen(ListScreen[PeopleList, Person]):
         drawn = [LineBuilder(self.style_set, "band").build(width)] if lines >= 4 else []
         chosen = self.rows.selected
         if chosen is not None and self._frame is not None:
-            told = self._story(chosen, self._frame, width - 3, lines - len(drawn))
+            words = self._story(chosen, self._frame, width - 3, lines - len(drawn))
             drawn += [
-                LineBuilder(self.style_set).gap(2).write(text, "text", max(0, width - 3)).build(width) for text in told
+                LineBuilder(self.style_set).gap(2).write(text, "text", max(0, width - 3)).build(width) for text in words
             ]
         return (drawn + [blank(self.style_set, width)] * lines)[:lines]
 
@@ -178,10 +178,10 @@ class PeopleScreen(ListScreen[PeopleList, Person]):
         """Return sentences that fit into `lines` lines; the first is left out first, as the list shows the same."""
         sentences = story(chosen, frame.snapshot.taken, frame.history.watched)
         for kept in (sentences, sentences[1:], sentences[-1:]):
-            told = [part for sentence in kept for part in wrap(sentence, max(1, width))]
-            if told and len(told) <= lines:
-                return told
-        return [*told[: lines - 1], " ".join(told[lines - 1 :])]
+            wrapped = [part for sentence in kept for part in wrap(sentence, max(1, width))]
+            if wrapped and len(wrapped) <= lines:
+                return wrapped
+        return [*wrapped[: lines - 1], " ".join(wrapped[lines - 1 :])]
 
     def why_empty(self) -> Sequence[str]:
         seen = self._frame.snapshot if self._frame is not None else None
