@@ -416,7 +416,7 @@ class GpuwatchApp(TerminalApp):
         self.paint()
 
     def action_find(self, by: int) -> None:
-        """Move the cursor to the next match of the last filter, hide nothing, and ask for a filter if there was none."""
+        """Move the cursor to the next match of the last filter, hiding nothing; ask for a filter if there was none."""
         panel = self.dashboard.processes
         if self.dashboard.prompt.find(panel, by, "process", self.style_set):
             self.dashboard.state.activate(panel)
