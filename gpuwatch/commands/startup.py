@@ -278,7 +278,7 @@ def format_reload(reloaded: Reloaded, later: Collection[str] = ()) -> str:
     if reloaded.error:
         return f"configuration not changed: {reloaded.error}"
     if not reloaded.changed:
-        return "configuration read again: nothing has changed"
+        return "configuration reloaded: nothing has changed"
     waiting = [name for name in reloaded.changed if name in later]
-    words = f"configuration read again: {', '.join(reloaded.changed)} changed"
+    words = f"configuration reloaded: {', '.join(reloaded.changed)} changed"
     return f"{words} (from the next start on: {', '.join(waiting)})" if waiting else words

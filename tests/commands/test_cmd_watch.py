@@ -203,10 +203,10 @@ def test_the_configuration_is_read_again_on_sighup(busy: Driver, eager: Path) ->
         assert re.match(r"gpuwatch: configuration not changed: .*memory_warning", watch.err())
         eager.write_text(good + 'off = ["nearly full"]\n')
         watch.process.send_signal(signal.SIGHUP)
-        assert watch.err() == "gpuwatch: configuration read again: alerts.off changed\n"
+        assert watch.err() == "gpuwatch: configuration reloaded: alerts.off changed\n"
         assert "✓ ended" in watch.out()
         watch.process.send_signal(signal.SIGHUP)
-        assert watch.err() == "gpuwatch: configuration read again: nothing has changed\n"
+        assert watch.err() == "gpuwatch: configuration reloaded: nothing has changed\n"
 
 
 def test_a_mistake_in_the_configuration_changes_no_export(busy: Driver, eager: Path) -> None:

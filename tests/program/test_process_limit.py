@@ -76,7 +76,7 @@ def test_the_dashboard_says_so_and_goes_on(driver: Driver, home: Path, training:
         terminal.wait_for(lambda one: f"configuration not changed: {NO_MORE}" in unwrapped(one))
         limit(terminal.process.pid, reached=False)
         terminal.send("L")
-        terminal.wait_for("configuration read again: nothing has changed")
+        terminal.wait_for("configuration reloaded: nothing has changed")
         terminal.send("K")
         terminal.wait_for("Terminate (SIGTERM)")
         terminal.send("\r")

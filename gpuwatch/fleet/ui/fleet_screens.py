@@ -347,7 +347,7 @@ class MapScreen(TableScreen):
         self.rows.marks = {(alert.host, alert.uuid): alert for alert in reversed(self.fleet.alerts) if alert.uuid}
 
     def counts(self) -> list[str]:
-        return [f"% of {self.rows.figure}" if self.rows.figure == "memory" else "utilization %", *super().counts()]
+        return [f"{self.rows.figure} %", *super().counts()]
 
     def action_figure(self) -> None:
         self.rows.figure = "utilization" if self.rows.figure == "memory" else "memory"
@@ -406,7 +406,7 @@ class FleetAlertsScreen(FleetScreen[FleetAlert]):
 
     def facts(self, row: FleetAlert) -> Sequence[tuple[str, str]]:
         lasted = "" if row.age is None else f"for {long_duration(row.age)}"
-        return (("host", row.host), ("GPU", f"{row.gpu} {row.uuid}".strip()), ("user", row.user), ("fires", lasted))
+        return (("host", row.host), ("GPU", f"{row.gpu} {row.uuid}".strip()), ("user", row.user), ("firing", lasted))
 
     def choose(self, row: FleetAlert) -> None:
         if row.host:

@@ -271,7 +271,7 @@ class ListScreen(FullScreen, Generic[L, R]):
 
 FILTER_KEY: Final = Binding(
     # Priority, as on the dashboard: keys that are typed in the same moment already go to the filter.
-    "slash", "filter", "filter", id="list.filter", tooltip="Show only rows that match", priority=True
+    "slash", "filter", "filter", id="list.filter", tooltip="Filter the rows", priority=True
 )  # fmt: skip
 
 
