@@ -87,7 +87,7 @@ class RemoteSource:
         return None
 
     def set_interval(self, seconds: float) -> None:
-        """Connect again: gpuwatch over there gets its interval at its start."""
+        """Connect again: gpuwatch on the host gets its interval at its start."""
         if seconds != self._interval:
             with self._guard:
                 self._interval = seconds

@@ -1,6 +1,6 @@
 """Hosts by ssh: commands of ssh, connections that start again after each trouble, and a row for each host.
 
-gpuwatch runs over there by the system's `ssh`, with the user's own configuration and agent, and prints a line a
+gpuwatch runs on the host by the system's `ssh`, with the user's own configuration and agent, and prints a line a
 second. All output is untrusted until it is checked: length and number of lines are bounded, each line is decoded into
 strict types, numbers have bounds, and texts are cleaned. No password is asked for.
 """
@@ -56,7 +56,7 @@ class Timing(msgspec.Struct, frozen=True):
     """Time limits and delays of a connection in seconds, and its largest rate of lines."""
 
     start: float = 25.0
-    """Limit for the first line: the connection, and the driver's answer over there."""
+    """Limit for the first line: the connection, and the answer of the host's driver."""
     silence: float = 10.0
     """Limit for each further line."""
     first: float = 1.0
@@ -67,7 +67,7 @@ class Timing(msgspec.Struct, frozen=True):
     beat: float = 2.0
     """Time between two signs of life that are sent."""
     keepalive: float = 8.0
-    """Time without one after which gpuwatch over there ends."""
+    """Time without a sign of life after which gpuwatch on the host ends."""
     rate: float = 40.0
     """Lines a second, in the long run."""
     burst: float = 200.0
@@ -112,7 +112,7 @@ def _target(host: RemoteHost) -> list[str]:
 
 
 def kill_command(host: RemoteHost, pid: int, start: int, *, whole_run: bool = False) -> list[str]:
-    """Return the command that asks over there whether to end a process, and ends it by the checks of that host."""
+    """Return the command that asks on the host whether to end a process, and ends it by the host's own checks."""
     words = ["kill", str(pid), "--start", str(start), *["--run"] * whole_run]
     return ssh_command(host, *words, terminal=True)
 
@@ -198,7 +198,7 @@ class SshConnection:
     def accept(self, sent: float) -> float:
         """Note that a line was good; return by how many seconds it came later than the fastest one of this attempt.
 
-        `sent` is the time at which it was sent, by the monotonic clock over there.
+        `sent` is the time at which it was sent, by the monotonic clock of the host.
         """
         now = self._clock()
         delay = (1 - _DRIFT) * now - sent

@@ -258,7 +258,7 @@ class TrendEstimator:
         """Speed of the last steady trend, and the number of slots of its present speed."""
 
     def add(self, grown: Mapping[Owner, int], running: Set[Owner], time: float, interval: float) -> None:
-        """Add a sample: the bytes by which processes grew since the last sample, and all that it lists."""
+        """Add a sample: the growth of processes in bytes since the last sample, and all listed processes."""
         slot = int(time // SLOT)
         if self._slot is None or not 0.0 <= time - self._last <= max(_SILENCE, _PATIENCE * interval):
             self.trend, self._slots, self._peaks, self._levels, self._slot = None, [], {}, {}, slot
@@ -305,8 +305,8 @@ class TrendEstimator:
 def estimate_trend(levels: Sequence[int]) -> tuple[Trend, int] | None:
     """Return the trend of the levels of successive slots, which never fall, and the slots that tell its speed lately.
 
-    It is that of the longest time up to now in which they grew evenly: whatever was before, a flat hour or the load of
-    a model, does not count. Where they grow in steps, a pause lasts no longer than those before, and the more time is
+    It is the trend of the longest recent time of even growth: what came before, such as a flat hour or the load of a
+    model, does not count. Where they grow in steps, a pause lasts no longer than those before, and the more time is
     needed the longer these are. The result is None where the levels are too few.
     """
     newest = len(levels) - 1
@@ -355,7 +355,7 @@ class Use(NamedTuple):
     unsized: float = 0.0
     """GPU-seconds of `held` in which the memory of one of its processes was not known, and is missing in `memory`."""
     gpu: float = 0.0
-    """GPU-seconds, those of each GPU divided among its holders by memory: all holders together have the GPU once."""
+    """GPU-seconds, divided among the holders of each GPU by memory: all holders together have the GPU once."""
 
     @property
     def idle(self) -> float:

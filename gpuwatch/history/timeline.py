@@ -29,7 +29,7 @@ MOST: Final = 4096
 """Series in memory, at most: about 10 KiB each after a day. Beyond that new processes and users have none."""
 
 _CROWDED: Final = MOST * 3 // 4
-"""Series from which on those of a process are removed as soon as it has ended."""
+"""Number of series above which the series of a process are removed as soon as it has ended."""
 _SLACK: Final = 60
 """Slots that a resolution may have too many, so that old slots are not deleted one by one."""
 _FAR: Final = 1e11
@@ -420,7 +420,7 @@ class Timeline:
     def extent(self, key: Key, until: float, span: float) -> Extent | None:
         """Return the start and the range of a series' values in `span` seconds that end at `until`; None without any.
 
-        They are those of the seconds, and of the minutes where only these are kept.
+        The values are seconds, or minutes where only these are kept.
         """
         with self._lock:
             series = self._series.get(key)
@@ -623,7 +623,7 @@ class Timeline:
         return series
 
     def _remove_ended(self) -> None:
-        """Remove series that ended long ago; where there are too many, those of all processes that have ended."""
+        """Remove series that ended long ago; if there are too many, remove those of all ended processes."""
         self._cleaned = self._now
         process = 0 if len(self._series) > _CROWDED else PROCESS_ENDED
         self._series = {

@@ -597,7 +597,7 @@ class GpuwatchApp(TerminalApp):
         self.open_once(OwnerMessageDialog(held[0].owner, words, command, self.style_set.glyphs, tmux=tmux))
 
     def action_acknowledge(self, alert: Alert | None = None) -> None:
-        """Open the dialog about one alert, or about all that hold now, unacknowledged alerts first."""
+        """Open the dialog about one alert, or about all active alerts, unacknowledged alerts first."""
         from gpuwatch.ui.screens.acknowledge import AcknowledgeDialog, alerts_and_mutes
 
         alerts, mutes = alerts_and_mutes(self.newest, alert)

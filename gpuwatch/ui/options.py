@@ -45,7 +45,7 @@ class Options(msgspec.Struct, frozen=True):
     """Column that the process list is sorted by at first."""
     allowances: Allowances | None = None
     stray_limits: StrayLimits = DEFAULT_LIMITS
-    """Limits from which on an own process counts as a stray."""
+    """Limits above which a process of the user counts as a stray."""
     caller: int | None = None
     """Uid whose processes are searched for strays; None for the viewer of the snapshot."""
 

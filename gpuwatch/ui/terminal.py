@@ -185,7 +185,7 @@ def is_utf8_terminal() -> bool:
 
 
 EXIT_SIGNALS: Final = {signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGINT: 130}
-"""Signals that end the program in good order, and the exit code that says so."""
+"""Signals that end the program in good order, with the exit code of each."""
 PATIENCE: Final = 0.7
 """Seconds that a regular end may take."""
 RESTORE: Final = (

@@ -237,7 +237,7 @@ class TerminalApp(App[int]):
     # -- what screens ask for --------------------------------------------------------------------------------------
 
     def notify(self, message: str, *, title: str = "", timeout: float | None = None, **options: Any) -> None:
-        """Show words on the line of keys; what has no room there follows, part by part."""
+        """Show words on the line of keys; long words follow in parts."""
         seconds = self.NOTIFICATION_TIMEOUT if timeout is None else timeout
         room = max(self.size.width, MIN_WIDTH) - 4  # its edge, two blanks, and the mark of what follows
         parts = wrap(f"{title}: {message}" if title else message, room)

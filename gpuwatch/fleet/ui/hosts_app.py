@@ -98,7 +98,7 @@ class HostsApp(GpuwatchApp):
         return sorted(shown, key=lambda one: one.id != "hosts")
 
     def _options_here(self, options: Options) -> Options:
-        """Return the options for the host that is open: over there the one who logged in is the viewer."""
+        """Return the options for the open host, whose viewer is the user of the ssh login."""
         is_remote = self.fleet.opened is not None
         caller = None if is_remote else options.caller
         return replace(options, host=self.fleet.opened or self.fleet.here, caller=caller)

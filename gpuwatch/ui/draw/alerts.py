@@ -62,7 +62,7 @@ class AlertLines(NamedTuple):
     alerts: Sequence[Alert] = ()
     """The alert of each line."""
     more: int = 0
-    """Cell of the last line from which on the alerts without a line are counted."""
+    """First cell of the number of further alerts in the last line."""
 
 
 def draw_alerts(frame: Frame, styles: StyleSet, width: int, height: int) -> AlertLines:

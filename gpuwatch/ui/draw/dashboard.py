@@ -49,7 +49,7 @@ class DashboardState:
         self.activate(self.processes if self.active is self.gpus or not self.gpus.found else self.gpus)
 
     def follow(self) -> None:
-        """Show only the processes of the chosen GPU, or those of all GPUs again.
+        """Show only the processes of the chosen GPU, or all processes again.
 
         While the cursor is on a process, its GPU is the chosen one.
         """

@@ -54,7 +54,7 @@ LINKS: Final = "links: received up, sent down"
 RUNS: Final = "runs over time"
 """Titles of the graphs."""
 METERS: Final = 140
-"""Cells of a line from which on its figures have meters."""
+"""Least width of a line in cells for figures with meters."""
 _OF_INSTANCE: Final = [GPU["memory"].of(reading("memory.used")), GPU["total"].of(reading("memory.total"), fact="{}")]
 _RATES: Final = ("memory_utilization", "encoder", "decoder")
 
@@ -213,7 +213,7 @@ def plan_page(room: int, held: int, *, two_columns: bool) -> PagePlan:
 
 
 def headline(gpu: Gpu, graphs: FrameGraphs, width: int) -> Line:
-    """Draw the figures of now, as meters where there is room, or those of the cursor's time."""
+    """Draw the present figures, as meters if there is room, or the figures of the cursor's time."""
     styles, at, wide = graphs.styles, graphs.shown_at, width >= METERS
     builder = LineBuilder(styles).gap()
     between = f" {styles.glyphs.dot} "

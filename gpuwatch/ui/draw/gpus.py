@@ -254,7 +254,7 @@ _HOT: Final = ("hw thermal", "sw thermal")
 FAULTS: Final = (*_HOT, "power brake")
 """Throttle reasons that are faults; a busy GPU normally reaches its power limit."""
 _BUSY: Final = 5
-"""Percent of utilization from which on a GPU counts as in use, even without listed processes."""
+"""Least utilization in percent of a GPU that counts as in use, even without listed processes."""
 
 _COLUMNS: Final = {
     column.id: column
@@ -359,7 +359,7 @@ class _GpuRow:
         """Return the cells of a MIG instance: its own memory, and that its utilization cannot be read."""
         named = any(column.id == "name" for column in self.columns)
         owners = self.view.frame.holdings.owners_on_instance(self.gpu, instance.gpu_instance)
-        # A bar is drawn for a GPU; an instance is one with its own memory, and what it holds is all that is listed.
+        # A bar is drawn for a GPU: the instance is drawn as a GPU with its own memory and only listed processes.
         promises = tuple(one for one in self.gpu.promises if one.gpu_instance == instance.gpu_instance)
         own = Gpu(index=self.gpu.index, memory=instance.memory, promises=promises)
         cells: list[Cell] = []

@@ -208,7 +208,7 @@ class _Band:
                 builder.gap(cells + 2)
 
     def _write_state(self, builder: LineBuilder) -> None:
-        """Write the state of now; there is none of the cursor's time."""
+        """Write the present state; the cursor's time has none."""
         if self._column is None:
             for words, style in state_of(self._view, self._gpu, self._alerts, self._width - builder.cells)[2]:
                 builder.write(words, style)

@@ -180,7 +180,7 @@ def columns(values: Values, count: int) -> list[float | None]:
 
 
 def draw_legend(graph: Graph, styles: StyleSet, width: int, *, cursor: float | None = None) -> Line:
-    """Draw the title and the values of now, or of the cursor's time, as a rule; what has no room is left out."""
+    """Draw the title and the present values, or those at the cursor, as a rule; what does not fit is left out."""
     column = column_of(cursor, graph.until, graph.span, plot_cells(width)) if cursor is not None else None
     words = _words(graph, styles, column, plot_cells(width))
     if column is not None and cursor is not None:

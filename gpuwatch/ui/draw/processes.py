@@ -69,7 +69,7 @@ def columns(
     width: int = 0,
     useless: Collection[str] = (),
 ) -> list[Column]:
-    """Return the chosen columns that fit the width, the command last; without a choice those of the form.
+    """Return the chosen columns that fit the width, the command last; without a choice the columns of the form.
 
     Those in `useless` are left out of a form, or show the holding without a limit. The column of users is as wide as
     the longest name, within bounds.

@@ -165,7 +165,7 @@ class Placed(NamedTuple):
 
 
 class SheetDrawing:
-    """Drawing of a page, which scrolls; a fact that did not change has its lines of before."""
+    """Drawing of a page, which scrolls; an unchanged fact keeps its lines."""
 
     def __init__(self) -> None:
         self.top = 0
@@ -177,7 +177,7 @@ class SheetDrawing:
         self._styles: StyleSet | None = None
         self._before: dict[Hashable, list[Line]] = {}
         self._drawn: dict[Hashable, list[Line]] = {}
-        """Lines of the facts of the last drawing, by all that they are drawn from."""
+        """Lines of the facts of the last drawing, by their inputs."""
 
     def draw(self, page: SheetPage, canvas: Canvas) -> list[Line]:
         """Return the lines between title and keys, with the position of the scroll bar at the right."""

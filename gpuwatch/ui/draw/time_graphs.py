@@ -151,13 +151,13 @@ class TimeGraphs:
             self.end = end
 
     def move_window(self, by: int) -> None:
-        """Move the time axes by halves of their span: not beyond the last day, and in the end back to now."""
+        """Move the time axes by halves of their span, within the last day; at the end they follow the newest values."""
         newest = axis_end(self.now, self.span)
         end = max(self.until + by * self.span / 2, newest - DAY + self.span)
         self.end = end if end < newest else None
 
     def reset(self) -> bool:
-        """Remove the cursor, or where there is none show the newest values again; return whether that changed any."""
+        """Remove the cursor, or without one show the newest values again; return whether anything changed."""
         changes = self.cursor is not None or self.end is not None
         if self.cursor is None:
             self.end = None

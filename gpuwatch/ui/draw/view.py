@@ -123,7 +123,7 @@ def clock(seconds: float) -> str:
 
 
 def day_time(at: float, now: float, form: str = "%H:%M") -> str:
-    """Return a wall-clock time in the local time zone, with the day of the week where that is not the day of `now`."""
+    """Return a wall-clock time in the local time zone, with the day of the week if it is not the day of `now`."""
     then = time.localtime(at)
     return time.strftime(form if then[:3] == time.localtime(now)[:3] else f"%a {form}", then)
 

@@ -27,7 +27,7 @@ T = TypeVar("T")
 def alerts_and_mutes(
     frame: Frame | None, chosen: Alert | None, wall: float | None = None
 ) -> tuple[list[Alert], list[Mute]]:
-    """Return the chosen alert, or all that hold, and the mutes that apply to none of them.
+    """Return the chosen alert, or all active ones, and the mutes that apply to none of them.
 
     gpuwatch's own problems are left out: a user who muted them would not see that the log cannot be written.
     """
@@ -269,7 +269,7 @@ class AcknowledgeDialog(OptionDialog):
 
 
 def _next_morning(now: float) -> tuple[float, str]:
-    """Return the next 8:00 of the local clock, and the day before it in words: empty for today."""
+    """Return the next 8:00 of the local clock, and its day in words: empty for today."""
     year, month, day, *_ = time.localtime(now)
     today, tomorrow = (time.mktime((year, month, day + add, 8, 0, 0, 0, 0, -1)) for add in (0, 1))
     return (today, "") if now < today else (tomorrow, "tomorrow ")
@@ -282,7 +282,7 @@ def _until(mute: Mute) -> str:
 
 
 def _mute_words(mute: Mute) -> tuple[str, str]:
-    """Return in words what a mute without a present alert is about, and until when it lasts."""
+    """Describe a mute without an active alert: its rule or alert, and its end."""
     if not mute.key:
         return f"the rule “{mute.rule}” is muted {_until(mute)}", "no alert of it now"
     return f"an alert of “{mute.rule}” is muted {_until(mute)}", f"not raised now: {mute.key.rpartition('|')[2]}"

@@ -276,7 +276,7 @@ class OptionDialog(Dialog[None]):
 
 _COLUMN_KEYS = "Space shows or hides, < and > move, d resets, Esc closes"
 _SHORT_KEYS = "Space shows, < > move, Esc closes"
-"""Hint in the border, in a window that has no room for the other."""
+"""Short hint for the border of a low window."""
 
 
 class ColumnsDialog(OptionDialog):

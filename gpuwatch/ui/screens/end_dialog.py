@@ -209,7 +209,7 @@ class EndDialogs:
             self._timer.resume()
 
     def close(self, deadline: float) -> None:
-        """Leave all processes as they are, and wait until `deadline` (monotonic clock) for the lines that say so."""
+        """Leave all processes alone, and wait until `deadline` (monotonic clock) for their audit records."""
         self._timer.stop()
         self.queue.close(deadline)
 

@@ -49,7 +49,7 @@ def _state(alert: Alert) -> str:
 
 
 def when(at: float, now: float, width: int) -> str:
-    """Format a wall-clock time, with the day before it where that is not today."""
+    """Format a wall-clock time, with its day unless that is today."""
     local, today = time.localtime(at), time.localtime(now)
     if local[:3] == today[:3]:
         return time.strftime("       %H:%M:%S" if width >= 80 else "       %H:%M", local)

@@ -179,7 +179,7 @@ class StraysScreen(ListScreen[StrayList, Stray]):
         ]
 
     def key_words(self) -> Mapping[str, str]:
-        """Leave out the keys that need a row where there is none, and say how many are selected."""
+        """Leave out keys that need a row if there is none, and show the number of selected strays."""
         if self.selected is None:
             return dict.fromkeys(("select", "end", "detail"), "")
         return {"end": f"end {len(self.rows.chosen)} selected"} if self.rows.chosen else {}
