@@ -33,7 +33,7 @@ _LOOK = 1.0
 
 
 class Process(model.Process, frozen=True, kw_only=True):
-    """Process with what it holds."""
+    """Process with its GPU memory."""
 
     memory: Reading = Reason.NO_SAMPLE
     """Bytes on all of its GPUs together; the reason where the driver does not report it per process."""
@@ -41,14 +41,14 @@ class Process(model.Process, frozen=True, kw_only=True):
     """Indices of the GPUs on which it holds memory."""
 
     def __repr__(self) -> str:
-        """Return who runs what where: `<Process 15226 ada: train.py, 49.5 GiB on GPU 0>`."""
+        """Return the user, program, memory and GPUs: `<Process 15226 ada: train.py, 49.5 GiB on GPU 0>`."""
         held = f"{gib(self.memory)} GiB" if known(self.memory) else f"memory {self.memory}"
         where = f" on GPU {','.join(map(str, self.gpus))}" if self.gpus else ""
         return f"<Process {self.pid} {self.user or '?'}: {brief_command(self)}, {held}{where}>"
 
 
 class Snapshot(model.Snapshot, frozen=True, kw_only=True):
-    """Snapshot with what was found in it."""
+    """Snapshot with its processes and overshoots."""
 
     processes: tuple[Process, ...] = ()
     overshoots: tuple[Overshoot, ...] = ()

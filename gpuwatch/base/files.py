@@ -393,7 +393,7 @@ def reason(error: OSError) -> str:
 
 
 def words(error: Exception, path: Path | None) -> str:
-    """Return in a few clean words what went wrong with a file, for a line that names the affected part."""
+    """Return a short clean reason for a failure of a file, for a line that names the affected part."""
     if not isinstance(error, OSError):
         return clean(f"{type(error).__name__}: {error}", 200)
     why = reason(error)

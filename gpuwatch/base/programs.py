@@ -98,7 +98,7 @@ _STARTERS = _commands(
 """Wrappers and launchers whose command follows their options, or their subcommand."""
 
 _DAEMONS = _names("raylet orted prted prte mpispawn hydra_pmi_proxy hydra_bstrap_proxy")
-"""Launchers that name no command: another program tells them what to start."""
+"""Launchers without a command: another program sends them the command to start."""
 
 _NAME_OPTIONS = _names("""
     -J --job-name -n --name -p --partition --prefix --python -o --output -e --error -x -H --host --hostfile --with

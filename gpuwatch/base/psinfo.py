@@ -158,7 +158,7 @@ def _read_host(read: Callable[[], Any], proc: Path = PROC) -> Any:
 
 
 def host_memory(proc: Path = PROC) -> HostMemory | None:
-    """Return the machine's memory, with what the kernel can take back; None where it cannot be read."""
+    """Return the machine's memory, including what the kernel can reclaim; None where it cannot be read."""
     found = _read_host(psutil.virtual_memory, proc)
     return HostMemory(found.total, found.available) if found else None
 

@@ -326,7 +326,7 @@ def redact(argv: Sequence[str]) -> list[str]:
     if len(argv) == 1:  # a title: its words are arguments, too
         parts = _compiled(r"(\s)").split(argv[0])
         parts[::2] = _hide_in_words(parts[::2])
-        hidden = ["".join(map(min, "".join(parts), hidden[0]))]  # what either hides
+        hidden = ["".join(map(min, "".join(parts), hidden[0]))]  # hidden by either
     return [_compiled(_HIDDEN + "+").sub(MASK, arg) for arg in hidden]
 
 

@@ -38,13 +38,13 @@ UNSURE = (Confidence.STALE, Confidence.GUESS)
 
 
 class Environment(NamedTuple):
-    """Environment variables of a process, the places that set them, and what could not be read."""
+    """Environment variables of a process, the places that set them, and the parts that could not be read."""
 
     settings: Mapping[str, Setting]
     read: bool
     """Whether the start variables of the process are known; a parent's variables may not be all of them."""
     words: str
-    """Why something could not be read, and what was read instead; empty where everything was read."""
+    """Why something could not be read, and the replacement that was read; empty where everything was read."""
 
 
 def merge_environment(facts: Facts) -> Environment:
@@ -459,8 +459,8 @@ _OTHERS = frozenset(
         *("sycl", "ascend", "reactant"),
     }
 )
-"""Words of real names of other vendors, and of the CPU's: FLAGS_fraction_of_xpu_memory_to_use is no slip."""
-# Not slips of the finger. NVIDIA's page on MPS has the first in an example
+"""Words of real names of other vendors, and of the CPU's: FLAGS_fraction_of_xpu_memory_to_use is no misspelling."""
+# Not misspellings. NVIDIA's page on MPS has the first in an example
 # (docs.nvidia.com/deploy/mps/latest/appendix-environment-variables.html). CUDA_MEM_FRACTION is others'.
 _MISNAMED = {
     "CUDA_MPS_DEVICE_MEM_LIMIT": _MPS,
@@ -470,7 +470,7 @@ _MISNAMED = {
 del _MISNAMED["CUDA_MEM_FRACTION"]
 
 _ALIKE = 0.9
-"""Least ratio of `difflib` for a slip: one wrong letter in the shortest name, two or three in the longer ones."""
+"""Least ratio of `difflib` for a misspelling: one wrong letter in the shortest name, two or three in longer ones."""
 # An environment may be made of 100,000 names that are nearly right.
 _MOST_NAMES = 2000
 _MOST_HINTS = 8

@@ -370,6 +370,6 @@ def _integer(reading: Reading) -> int | None:
 
 
 def _total(memory: Memory, last: int | None) -> int | None:
-    """Return what CUDA calls the total; the last one where it has hardly changed, since a change asks for all again."""
+    """Return the total as CUDA counts it; the last one if it hardly changed, since a change repeats all questions."""
     now = memory.usable
     return last if now is None or (last is not None and abs(now - last) <= STEADY) else now

@@ -151,7 +151,7 @@ def find_program(argv: Sequence[str]) -> Started | None:
 
 
 def find_unread(argv: Sequence[str]) -> str:
-    """Return why the code that a command line runs is not read; empty where its flags are all that it can declare."""
+    """Return why the code that a command line runs is not read; empty where it can declare only by flags."""
     found = find_program(argv)
     known = found is not None and not found.program.runs_others
     return "" if known else mask(programs.unread_code(tuple(argv)), 2 * SHOWN)

@@ -429,7 +429,7 @@ def _sum(candidates: Iterable[Candidate], facts: Facts) -> Iterable[Candidate]:
 
 
 def _complete(candidate: Candidate, facts: Facts, margin: Margin) -> Candidate:
-    """Complete a candidate with facts of the process: its container, how its CUDA loads kernels, what changes it."""
+    """Complete a candidate with facts of the process: container, loading of CUDA kernels, code that changes it."""
     changes: dict[str, str | Margin | Confidence] = {}
     lacks = env.find_lack(candidate.channel, facts)
     if lacks:
@@ -469,7 +469,7 @@ def _exclude(evaluations: Sequence[Evaluation], used: Mapping[str, Confidence] |
 def _locate(evaluation: Evaluation, selected: visible_devices.DeviceSet, gpus: Sequence[GpuFacts]) -> None:
     """Set the GPUs of a candidate, and its bytes on each."""
     candidate = evaluation.candidate
-    # TensorFlow's list of physical devices has what the script hides from it later.
+    # TensorFlow's list of physical devices includes GPUs that the script hides later.
     physical = candidate.framework == "tensorflow" and isinstance(candidate.device, int)
     seen = selected.unselected if physical else selected.visible
     targets = visible_devices.targets(candidate.device, seen, gpus)

@@ -77,7 +77,7 @@ def read_script(source: str | bytes, name: str = "script", variables: Variables 
     return ScriptContents(imports=packages, error=clean(words, 120), **more)
 
 
-# -- what runs --------------------------------------------------------------------------------------------------------
+# -- statements that run ----------------------------------------------------------------------------------------------
 
 _SETS_DEVICE = frozenset({"set_device", "setDevice", "select_device"})
 _WITH_DEVICE = ("torch.cuda.device", "cuda.Device")
@@ -198,7 +198,7 @@ class _Walk:
     def _find_run(self, function: str, depth: int = _CALLS_DEEP) -> _Run | None:
         """Return how a function runs; None where only code that never runs names it."""
         if function not in self._runs:
-            self._runs[function] = _Run(_UNCALLED, once=False)  # what only calls itself is not called
+            self._runs[function] = _Run(_UNCALLED, once=False)  # a function that only calls itself is not called
             mentions = self._mentions[function]
             around = [self._find_run(one.function, depth - 1) if depth else _Run(_UNCALLED) for one in mentions]
             live = [(one, run) for one, run in zip(mentions, around, strict=True) if run is not None]
@@ -432,7 +432,7 @@ class _Walk:
 
 
 def _add_up(read: Sequence[tuple[ast.AST, Item]], counted: Mapping[ast.AST, bool]) -> list[Item]:
-    """Return what was read, the limits of objects marked to be added up; POSSIBLE where their number is not known.
+    """Return what was read, with limits of objects marked as parts of a sum; POSSIBLE where their number is not known.
 
     An object that was deleted counts too: a limit that is too large accuses nobody.
     """

@@ -230,7 +230,7 @@ class Site(NamedTuple):
 
 
 class MadeObject(NamedTuple):
-    """Engine, session or pool with an allocator of its own: the process may take what all of them take together."""
+    """Engine, session or pool with its own allocator: the process may take the sum of all their limits."""
 
     candidate: Candidate
     """Its limit; one that lifts limits where it has none."""
@@ -513,7 +513,7 @@ def unused_arguments(site: Site, node: ast.expr) -> Items:
     """Read `gpu_memory_utilization` in a dict, or in a call that creates an unknown number of engines."""
     if isinstance(node, ast.Call) and site.path(node.func) == LOCAL:
         bases, _ = site.values.symbols.classes.get(getattr(node.func, "id", ""), ([], []))
-        if not bases:  # `class Own(LLM)` has what its base has
+        if not bases:  # `class Own(LLM)` has the limit of its base
             return  # a function of the source, which is read
     entries = site.keywords(node) if isinstance(node, ast.Call) else site.entries(node)
     for name in UTILIZATIONS.intersection(entries):

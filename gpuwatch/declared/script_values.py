@@ -383,7 +383,13 @@ class ScriptValues:
         """Return the value of an expression, or UNKNOWN."""
         try:
             return self._evaluate(node, _VALUES_DEEP)
-        except (_UnknownError, ArithmeticError, LookupError, TypeError, ValueError):  # what raises has no value
+        except (
+            _UnknownError,
+            ArithmeticError,
+            LookupError,
+            TypeError,
+            ValueError,
+        ):  # an expression that raises has no value
             return UNKNOWN
 
     def truth(self, test: ast.expr) -> bool | None:

@@ -119,7 +119,7 @@ def order_certainty(gpus: Sequence[GpuFacts], order: str | None) -> Order:
     return Order.IDENTICAL if len(names) == 1 and "" not in names else Order.HEURISTIC
 
 
-# -- what there is to choose from -------------------------------------------------------------------------------------
+# -- devices that can be chosen ---------------------------------------------------------------------------------------
 
 
 def _one_per_gpu_instance(devices: Sequence[_Device], notes: list[str]) -> list[_Device]:
@@ -229,7 +229,7 @@ def _excerpt(entry: str) -> str:
 
 ORDER = "CUDA_DEVICE_ORDER"
 NVD = "NVIDIA_VISIBLE_DEVICES"
-# The step's first: it is a part of the job's, and what srun starts has both.
+# The step's first: it is a part of the job's, and programs that srun starts have both.
 SLURM = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 
 # Sources: google/cadvisor container/*/factory.go, NVIDIA/dcgm-exporter internal/pkg/transformation/pidmapper.go.
@@ -374,7 +374,7 @@ def _where(said: Setting | Selection) -> str:
     return clean(f"{said.where}:{said.line}" if said.line else said.where)
 
 
-# -- what the container or the job was given --------------------------------------------------------------------------
+# -- GPUs of the container or the job ---------------------------------------------------------------------------------
 
 
 def container(cgroup: str) -> str:
@@ -475,7 +475,7 @@ def _slurm(
     return _Assigned(assigned, _text(name, settings[name]), _where(settings[name]), certainty)
 
 
-# -- what the script chooses ------------------------------------------------------------------------------------------
+# -- selections of the script -----------------------------------------------------------------------------------------
 
 
 def _narrow(seen: Visible, selections: Sequence[Selection], frameworks: Collection[str] | None) -> Visible:
@@ -499,7 +499,7 @@ def _narrow(seen: Visible, selections: Sequence[Selection], frameworks: Collecti
     return msgspec.structs.replace(seen, gpus=gpus, **said)
 
 
-# -- what a candidate is about ----------------------------------------------------------------------------------------
+# -- GPUs of a candidate ----------------------------------------------------------------------------------------------
 
 
 def targets(device: int | str | None, visible: Visible | None, gpus: Sequence[GpuFacts]) -> tuple[TargetGpu, ...]:

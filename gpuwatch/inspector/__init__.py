@@ -1,4 +1,4 @@
-"""Inspector: separate process that reads from /proc and from files what a process declared and what it runs in."""
+"""Inspector: separate process that reads the declarations and the context of processes from /proc and from files."""
 
 from gpuwatch.base.child import python_command
 

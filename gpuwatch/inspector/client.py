@@ -95,7 +95,7 @@ class InspectorClient:
         self._costs: defaultdict[str, float] = defaultdict(float)
         """Seconds of reading in this batch, by user."""
         self._slow: set[str] = set()
-        """Users whose processes took long in the batch before."""
+        """Users whose processes took long in the previous batch."""
         self._batch_at = clock()
         """When the next batch may begin."""
         self._batch_spent = 0.0

@@ -42,7 +42,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     context: ProcessContext | None = None
     """Terminal, container, job and other context of the process; None where nothing could be read."""
     ended: bool = False
-    """Whether its first thread has ended or is ending: most of what it was started with cannot be read any more."""
+    """Whether its first thread has ended or is ending: then most facts of its start can no longer be read."""
     took: float = 0.0
     """Seconds that reading the process took."""
 

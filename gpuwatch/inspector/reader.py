@@ -82,7 +82,7 @@ Scanner = Callable[[str, bytes, Variables], ScriptContents]
 
 @functools.lru_cache(maxsize=32)  # the processes of one rank run one script
 def scan_source(name: str, source: bytes, variables: Variables = None) -> ScriptContents:
-    """Return what a script declares to a process with these environment variables."""
+    """Return the declarations of a script for a process with these environment variables."""
     return read_script(source, name, variables)
 
 

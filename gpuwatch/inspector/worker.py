@@ -144,7 +144,7 @@ def main() -> None:
             inspector.begin()
             for question in several:
                 _write(encode(inspector.answer(question)) + b"\n")
-                # Not by psutil, for whose import the first picture would wait.
+                # Not by psutil: its import would delay the first picture.
                 if int(procfs.read_file(os.getpid(), "statm").split()[1]) * resource.getpagesize() > LARGE:
                     return  # ru_maxrss would be our parent's: exec(3) keeps it
     except BrokenPipeError:

@@ -41,7 +41,7 @@ class Audit:
         return self._result(self._worker(lambda: os.close(self._open())), ANSWER_SECONDS)
 
     def append(self, event: str, fields: Mapping[str, object]) -> None:
-        """Append one line, in one write, with the wall-clock time and the event; `flush` returns what failed."""
+        """Append one line, in one write, with the wall-clock time and the event; `flush` returns a failure."""
         now = datetime.now().astimezone().isoformat(timespec="milliseconds")
         record = {"time": now, "event": event, **fields}
         # ASCII only: a surrogate from a file name cannot then fail the write.

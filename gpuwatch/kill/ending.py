@@ -344,7 +344,7 @@ class Ending:
         self._finish(sentence)
 
     def _finish(self, message: str) -> None:
-        """Record what has no outcome yet, and close all handles; the processes keep running."""
+        """Record processes without an outcome, and close all handles; the processes keep running."""
         for member in self._open() if self.sent is not None else ():
             self._complete(member, self._read_outcome(member, self._clock()))
         for member in (*self.single.members, *(self.run.members if self.run else ())):
@@ -403,7 +403,7 @@ class Ending:
         member.signalled = now
         failed = member.pinned.send(self.sent)
         if failed is not None and failed.end is End.GONE and now > self._first:
-            self._note_exit(member, now)  # what came before did it, in the moment in which this signal was asked for
+            self._note_exit(member, now)  # an earlier signal ended it, just before this one
         elif failed is not None:
             self._complete(member, failed)
         if self.sent is not signal.SIGKILL and now < self._deadline:
@@ -452,7 +452,7 @@ class Ending:
             self._finish(memory.sentence(outcome, holders))
 
     def _find_running(self) -> list[int]:
-        """Return the PIDs of all that were below its processes at the first signal and still run."""
+        """Return the PIDs of descendants at the first signal that still run."""
         return [pid for pid, start in sorted(self._descendants.items()) if self._pinner.is_running(pid, start)]
 
     def _find_started(self) -> tuple[int, ...]:

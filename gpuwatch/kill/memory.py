@@ -47,7 +47,7 @@ class FreedMemory:
     """Memory on the GPUs of some processes, from their first signal to the samples after their end."""
 
     def __init__(self, snapshot: Snapshot, pids: Collection[int], gpus: Collection[str]) -> None:
-        """Read what these processes hold, and what is used on their GPUs (by key)."""
+        """Read the memory that these processes hold, and the used memory of their GPUs (by key)."""
         self._gpus: dict[str, _GpuMemory] = {}
         for gpu in snapshot.gpus:
             mine = [one.memory for one in gpu.holdings if one.pid in pids]

@@ -81,7 +81,7 @@ class KillTarget(msgspec.Struct, frozen=True):
     memory: int = 0
     """Bytes on all its GPUs."""
     doubt: Refusal | None = None
-    """Why what is on screen cannot be trusted; None where it can."""
+    """Why the data on screen cannot be trusted; None where it can."""
     on_screen: bool = True
     """Whether a snapshot shows that it is on a GPU; else only its PID was named."""
 

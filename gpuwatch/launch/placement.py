@@ -113,9 +113,9 @@ def find_offers(
         offer = Offer(gpu, wanted, free, sum(one.bytes for one in counted), why, ignored, names, hopeless)
         if not why and offer.left < wanted:
             least = _at_least(offer.left)
-            short = f"{least} GiB free of {gib(offer.wanted)} wanted"
+            short = f"{least} GiB free, {gib(offer.wanted)} wanted"
             if offer.promised:
-                short = f"{least} GiB left of {gib(offer.wanted)} wanted: {offer.summary}"
+                short = f"{least} GiB left, {gib(offer.wanted)} wanted: {offer.summary}"
             offer = offer._replace(why=f"{short}{_taken(gpu, people, counted)}")
         found.append(offer)
     return found
@@ -216,7 +216,7 @@ def _taken(gpu: Gpu, people: Mapping[int, Process], promises: Sequence[Promise])
         owed[promise.user] += promise.bytes
     reasons = [f"held by {_named(holders)}"] if holders else []
     if owed:
-        reasons.append(f"promised to {_named(owed)} more")
+        reasons.append(f"promised to {_named(owed)}")
     if known(gpu.unattributed) and gpu.unattributed >= GIB:
         reasons.append(f"{gib(gpu.unattributed)} of unknown processes")
     return "".join(f"; {word}" for word in reasons)

@@ -110,7 +110,7 @@ def check_host(url: str, service: Any) -> str:
 
 
 def main() -> None:
-    """Read the order from stdin, carry it out, write the result to stdout; discard what a service prints."""
+    """Read the order from stdin, carry it out, write the result to stdout; discard the output of a service."""
     signal.alarm(LIMIT)
     stdout = os.dup(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)

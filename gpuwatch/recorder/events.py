@@ -309,7 +309,7 @@ class EventsPart(Part):
             self.error = ""
 
     def finish(self) -> None:
-        """Write all that is left, and the present state of the active alerts."""
+        """Write all remaining events, and the present state of the active alerts."""
         if self._open is not None and self._lock.held:
             if self._settle_at is None:
                 self._update_all(self._open, also_active=True)
@@ -397,7 +397,7 @@ class EventsPart(Part):
         self._write()
 
     def _update_all(self, events: dict[str, Alert], *, also_active: bool = False) -> Gap | None:
-        """Add what is new, and the active alerts with their worst values so far; return what was lost."""
+        """Add new events, and the active alerts with their worst values so far; return the lost ones."""
         with self._guard:
             news, lost, active = list(self._news.values()), self._lost, self._active
             self._news.clear()

@@ -141,7 +141,7 @@ class MarksPart(Part):
 
     def _save(self) -> None:
         """Write the user's changes into the store's present marks."""
-        if self.store.is_empty:  # it lacks what was written before
+        if self.store.is_empty:  # the new file lacks the earlier marks
             self._change = marks_of(self._known) | self._change
 
         def write(connection: Connection) -> None:

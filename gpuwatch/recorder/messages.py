@@ -70,7 +70,7 @@ def raised(alert: Alert, kind: Kind = "raised") -> Message:
 def cleared(alert: Alert, title: str) -> Message:
     """Return the message about an alert that has ended; `title` is the title of the message that reported it."""
     end = alert.ended if alert.ended is not None else max(alert.seen, alert.raised)
-    headline = f"over after {units.long_duration(alert.lasted or end - alert.raised)}: {title}"
+    headline = f"ended after {units.long_duration(alert.lasted or end - alert.raised)}: {title}"
     times = f"{clock_time(alert.raised, end)} to {clock_time(end, end)}"
     return _message("cleared", alert, _OVER, headline, alert.how, times)
 
@@ -96,11 +96,11 @@ def digest(messages: Iterable[Message]) -> Message:
     over = sum(one.is_over for one in parts)
     active, host = len(parts) - over, parts[0].host
     mark, _, headline = parts[0].line.partition(" ")
-    count = f"{active} alert{'s' * (active > 1)} on {host}" + (f", {over} over" if over else "")
+    count = f"{active} alert{'s' * (active > 1)} on {host}" + (f", {over} ended" if over else "")
     more = [f"and {len(parts) - LINES} more"] if len(parts) > LINES else []
     return Message(
         title=text.clean(
-            f"{mark} {count}: {headline}" if active else f"{_OVER} {over} alerts on {host} are over", TITLE
+            f"{mark} {count}: {headline}" if active else f"{_OVER} {over} alerts on {host} have ended", TITLE
         ),
         body="\n".join([*(one.line for one in parts[:LINES]), *more]),
         kind="digest",
@@ -145,7 +145,7 @@ class MessageSchedule:
         self.policy = policy
         """May be replaced at any time."""
         self.is_leader = True
-        """Whether this gpuwatch sends; the others keep what was found unsent, until they know that it was sent."""
+        """Whether this gpuwatch sends; the others keep unsent alerts, until they know that it was sent."""
         self.others: Collection[str] = ()
         """Keys of alerts that are not wanted, because they concern only others."""
         self._active: dict[str, Alert] = {}
@@ -170,7 +170,7 @@ class MessageSchedule:
         return alert.key in self._sent
 
     def restore(self, events: Sequence[Alert], now: float, wall: float) -> None:
-        """Take over which of the store's events were sent, and what is left of their cool-downs.
+        """Take over which of the store's events were sent, and the rest of their cool-downs.
 
         What counts as reported, and was not sent by the gpuwatch that recorded, is sent again. `now` and `wall` are the
         same moment, on the clock of the schedule and on that of the wall.
@@ -189,7 +189,7 @@ class MessageSchedule:
         self._count_as_reported(self._active)
 
     def update(self, raised: Iterable[Alert], cleared: Iterable[Alert], active: Iterable[Alert]) -> None:
-        """Add the alerts of a frame; `active` are all that hold.
+        """Add the alerts of a frame; `active` are the alerts that hold.
 
         An active or ended alert that was never in `raised` was raised by another gpuwatch, or before messages were
         sent: it counts as reported where it was sent. One that is missing in `active`, and was never in `cleared`
@@ -397,13 +397,13 @@ RETRY: Final = 30.0
 """Seconds after the first failure of a route until the next attempt; doubled after each further one."""
 _LONGEST_RETRY: Final = 600.0
 _ATTEMPTS: Final = 5
-"""Failures in a row after which what waits is dropped, and counted."""
+"""Failures in a row after which waiting messages are dropped and counted."""
 WAITING: Final = 1000
 """Messages that wait for one route, at most; beyond that the oldest are dropped and counted."""
 
 
 class Route:
-    """Way to send messages: its name, what waits, and the time of the next attempt; used from one thread."""
+    """Route of messages: its name, waiting messages, and the time of the next attempt; used from one thread."""
 
     def __init__(
         self, name: str, send: Send, *, retry: float = RETRY, clock: Callable[[], float] = time.monotonic
@@ -501,7 +501,7 @@ class Messenger:
         on_sent: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`silent_leader` returns words about the gpuwatch that records, and what to do, where that one sends none.
+        """`silent_leader` returns a sentence about the gpuwatch that records if it sends no messages, with the fix.
 
         `on_sent` is called from the messenger's thread where `was_sent` is true of more alerts than before.
         """

@@ -82,7 +82,7 @@ class Part:
     def __init__(self, context: RecorderContext) -> None:
         self.store, self._lock, self._pace, self._wall = context
         self._guard = threading.Lock()
-        """Guards what the monitor's thread hands over."""
+        """Guards the data that the monitor's thread hands over."""
         self._due: dict[str, float] = {}
         """Time of the next run of each task, on the machine's monotonic clock."""
         self.error = ""
@@ -103,7 +103,7 @@ class Part:
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Write all that is left, before the lock is released."""
+        """Write everything that is left, before the lock is released."""
         raise NotImplementedError
 
     def run(self, step: Callable[[], None]) -> None:

@@ -40,7 +40,7 @@ from gpuwatch.recorder.schema import (
 )
 
 Publish: TypeAlias = Literal["shares", "use", "none"]
-"""Level of what is published: present values, also the past by person, or nothing."""
+"""Level of publication: present values, also the past by person, or nothing."""
 
 LARGEST: Final = 8 << 20
 """Bytes of a file, at most."""

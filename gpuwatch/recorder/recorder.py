@@ -90,11 +90,11 @@ class UsagePart(Part):
         return False
 
     def step(self) -> None:
-        """Write the sums of the last minute, and delete what is old; events are deleted where no use is kept too."""
+        """Write the sums of the last minute, and delete old rows; events are deleted even where no use is kept."""
         self.store.keep, self.store.largest = self.settings.keep, self.settings.largest
         if not self.settings.is_kept:
             if self._counter is not None and self._lock.held:
-                self._write(last=True)  # what was counted until the configuration changed
+                self._write(last=True)  # sums from before the configuration changed
             self._counter, self.error = None, ""
             if self._lock.held and self._is_due("usage") and not self.store.is_empty:
                 self._prune()

@@ -1,4 +1,4 @@
-"""Recording: a store with a table of snapshots, and its reader, which bounds what a file may cost.
+"""Recording: a store with a table of snapshots, and its reader, which bounds the cost of a file.
 
 A row of the table has the snapshots of ten seconds, compressed by lzma:
 
@@ -52,7 +52,7 @@ _MOST_LINES: Final = 1000
 MOST_ROWS: Final = 400_000
 """Rows that are read, at most: the newest, 46 days."""
 MOST_GPUS: Final = 256
-"""GPUs in a snapshot, at most: sixteen times what a large machine has."""
+"""GPUs in a snapshot, at most: sixteen times those of a large machine."""
 _MOST_NOTES: Final = 20
 _LATEST: Final = 4102444800.0
 """Latest wall-clock time that is believed: the year 2100."""
@@ -86,7 +86,7 @@ class RecordingRow(NamedTuple):
 
 
 class DamagedRowError(Exception):
-    """Error in a row: what follows in it is not read."""
+    """Error in a row: the rest of the row is not read."""
 
 
 def pack(standing: Standing, lines: Iterable[bytes]) -> bytes:

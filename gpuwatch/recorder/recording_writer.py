@@ -133,7 +133,7 @@ class RecordingWriter:
         if frame.snapshot is self._newest or not frame.snapshot.host:
             return
         known: Standing | None = None
-        if self._newest is None:  # what was known before the recording; alerts have texts that it may leave out
+        if self._newest is None:  # state before the recording; alerts have texts that it may leave out
             known = Standing(tuple(frame.history.idle_holdings(frame.snapshot)))
         self._newest = frame.snapshot
         if len(self._waiting) < MOST_WAITING:

@@ -1,4 +1,4 @@
-"""Store: one SQLite file per user and host, with events, marks (what is acknowledged and muted) and use.
+"""Store: one SQLite file per user and host, with events, marks (acknowledgements and mutes) and use.
 
 `gpuwatch-HOST.2.sqlite` in the user's state folder, mode 0600. Each write opens the file and closes it again, so that a
 file that was taken away is noticed by the next write. Nothing here needs SQLite beyond 3.24 (2018), the first with
@@ -115,7 +115,7 @@ class Store:
             _prune(connection, now, self.keep, self._pages(connection))
 
     def compact(self) -> None:
-        """Write the file again without what its free pages still hold of deleted rows; raises StoreError."""
+        """Write the file again without the deleted rows in its free pages; raises StoreError."""
         with self._writing() as connection:
             connection.execute("VACUUM")
 
@@ -237,7 +237,7 @@ def used_bytes(connection: Connection) -> int:
 
 
 def _delete_old(connection: Connection, before: float) -> None:
-    """Delete what ended before a wall-clock time, and all but the newest events; return the space to the disk."""
+    """Delete events that ended before a wall-clock time, and all but the newest; return the space to the disk."""
     with transaction(connection):
         delete_before(connection, before)
     # It frees a page at each step, and `execute` makes one step where there are no columns.
@@ -245,7 +245,7 @@ def _delete_old(connection: Connection, before: float) -> None:
 
 
 def delete_before(connection: Connection, before: float) -> None:
-    """Delete what ended before a wall-clock time, and all but the newest events, inside an open transaction."""
+    """Delete events that ended before a wall-clock time, and all but the newest, inside an open transaction."""
     connection.execute("DELETE FROM use WHERE at + span <= ?", (before,))
     connection.execute("DELETE FROM events WHERE coalesce(ended, seen) < ?", (before,))
     connection.execute(

@@ -147,7 +147,7 @@ class UseCounter:
         self._find_runs(snapshot)
         runs = {pid: known.run for (pid, _), known in self._known.items()}
         for gpu in snapshot.gpus:
-            # Without a list, such as of a lost GPU, nobody knows who held it.
+            # Without a list, as of a lost GPU, its holders are not known.
             if (seconds := history.charged.get(gpu.key, 0.0)) and (gpu.holdings or not gpu.holdings_note):
                 self._charge(gpu, seconds, snapshot.taken, runs)
 
@@ -357,7 +357,7 @@ def read_means(connection: Connection, since: float, until: float) -> Iterator[M
     users: dict[str, str] = {f"user:{uid}": clean(name) for uid, name in names if isinstance(name, str)}
     of_gpus = _read_gpu_values(connection, since, until)
     bodies = dict(connection.execute(asked, (since, until, _LARGEST, _MOST_MINUTES)).fetchall())
-    # The use is kept for longer; of a public day, which has only the means of GPUs, it tells whose memory it was.
+    # The use is kept for longer; in a public day, which has only the means of GPUs, it shows the owners of the memory.
     minutes = _read_use(connection, since, min(bodies, default=until), MINUTE)
     of_use = {start: values for start, span, values in minutes if span == MINUTE}
     sound: set[str] = set()

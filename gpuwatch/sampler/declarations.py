@@ -170,7 +170,7 @@ class DeclarationCache:
             if process.presence is not Presence.SEEN:
                 continue
             entry = self._known[process.key] = before.get(process.key) or _Entry()
-            # Of the first sample there is no value yet: that of the second counts from there.
+            # The first sample has no value yet: the second counts from the first.
             entry.ran = entry.ran or process.cpu not in (0, Reason.NO_SAMPLE)
             if entry.waiting:
                 continue

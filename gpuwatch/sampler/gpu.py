@@ -346,7 +346,7 @@ class Device:
         before = self._mig
         self._figure(MIG)
         self._mig = self._figures["mig"] is True
-        if before is not None and self._mig is not before:  # what is supported depends on it
+        if before is not None and self._mig is not before:  # the supported figures depend on it
             self._unsupported.clear()
             shared = self._shared
             self._processes = GpuProcesses(shared.lists, self._instances, self._excuse, shared.pid_max)

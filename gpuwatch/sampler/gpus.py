@@ -67,7 +67,7 @@ class SampledGpus:
         taken = {place.index for place in known if place.listed}
         new: Collection[int | str] = self._only or range(self.listed)
         if not self._only and any(place.listed not in (0, self.listed) for place in known):
-            new = ()  # whose an index is has to be looked up
+            new = ()  # the GPU at an index has to be looked up
         for index in range(self.listed):
             if index in new and index not in taken:
                 self._devices.append(Device(Place(index, self.listed), self._shared))

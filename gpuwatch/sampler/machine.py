@@ -177,7 +177,7 @@ class _Cgroups:
         return cpu_limit, limit, of_limit
 
     def _quota(self, folder: Path) -> tuple[str, str]:
-        """Return quota and period of a cgroup; the quota is no number where there is none."""
+        """Return quota and period of a cgroup; a quota that is not a number means none."""
         if self._v2:
             quota, _, period = _text(folder / "cpu.max").strip().partition(" ")
             return quota, period

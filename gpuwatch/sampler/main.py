@@ -218,7 +218,7 @@ class Sampler:
 
     def _show_progress(self) -> None:
         """Publish the GPUs sampled so far, where this round takes long."""
-        since = max(self._began_at, self._written_at)  # not only the last: the interval between two rounds is no delay
+        since = max(self._began_at, self._written_at)  # not only the last: the time between two rounds is no delay
         if not self._options.once and time.monotonic() - since >= _PROGRESS:
             starting = self._last.state is SourceState.STARTING
             self._publish(self._last.state, "waiting for the driver to wake the other GPUs" if starting else "")

@@ -185,7 +185,7 @@ def initialise(pynvml: Any, page: SharedPage, proc: Path = procfs.PROC) -> None:
 
 
 def explain_start(code: int, proc: Path = procfs.PROC) -> tuple[SourceState, str]:
-    """Return the state for the code with which NVML failed to start, and a message that says what to do next."""
+    """Return the state for the code with which NVML failed to start, and a message with the next step."""
     if code in (Code.LIBRARY_NOT_FOUND, Code.FUNCTION_NOT_FOUND):
         return SourceState.NO_DRIVER, _no_library(proc)
     if code == Code.GPU_NOT_FOUND:
@@ -215,7 +215,7 @@ def no_gpu(proc: Path = procfs.PROC) -> str:
 
 
 def explain_down(code: int, proc: Path = procfs.PROC) -> str:
-    """Return why a loaded driver does not answer, and what to do next."""
+    """Return why a loaded driver does not answer, and the next step."""
     if code == Code.LIB_RM_VERSION_MISMATCH:
         loaded = machine.loaded_driver(proc) or "of an unknown version"
         library = machine.library_version(proc) or "of another version"
@@ -253,7 +253,7 @@ class Calls:
 
     @contextmanager
     def about(self, gpu: int, listed: int = 0, uuid: str = "", bus_id: str = "") -> Iterator[None]:
-        """Context that notes on the page which GPU its calls concern, and what is known of it; see `CallInFlight`."""
+        """Context that notes on the page which GPU its calls concern, and the GPU's known ids; see `CallInFlight`."""
         self._gpu, self._known = gpu, (listed, uuid.encode(), bus_id.encode())
         try:
             yield

@@ -135,7 +135,7 @@ class _Facts(msgspec.Struct):
     used_at: float | None = None
     reader: ProcessReader | None = None
     since: float | None = None
-    """Seconds between the last two readings of what rarely changes; None where the descendants were looked at since."""
+    """Seconds between the last two readings of rare changes; None where the descendants were read since."""
     thread: int | None = None
     """A living thread of a process whose first thread has ended."""
     below: Reading = Reason.NO_SAMPLE

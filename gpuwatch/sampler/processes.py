@@ -1,4 +1,4 @@
-"""Processes on a GPU and its MIG instances: merges and checks NVML's lists, and adds what each process used.
+"""Processes on a GPU and its MIG instances: merges and checks NVML's lists, and adds the use of each process.
 
 Source of the layouts: nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t (which `_v2` and `_v3` calls fill) and
 nvmlProcessUtilizationSample_t in nvml.h. Drivers R535.43 to .86 filled another layout under the same name: their

@@ -141,7 +141,7 @@ class OpenFileSearch:
         self._open, self._unseen, self._servers = {}, 0, []
         try:
             names = [entry.name for entry in self._proc.iterdir()]
-        except OSError:  # no file descriptor is left: what was found before stays, with its age
+        except OSError:  # no file descriptor is left: the previous result stays, with its age
             self.unsearched = max(self.unsearched, 1)
             return
         pids = [int(name) for name in names if name.isdecimal()]

@@ -105,7 +105,7 @@ def test_what_is_promised_is_one_number_everywhere(launch: Launcher) -> None:
         picked = json.loads(launch("pick", "--memory", "60GiB", "--json").stdout)["gpus"][2]
         seen = json.loads(launch("--once", "--json").stdout)["gpus"][2]
         title, *rows = launch("--once").stdout.splitlines()[2:]
-    assert "GPU 2: 49.1 GiB left of 60.0 wanted: 79.1 GiB free, 30.0 promised; promised to " in done.stderr
+    assert "GPU 2: 49.1 GiB left, 60.0 wanted: 79.1 GiB free, 30.0 promised; promised to " in done.stderr
     assert picked["promised"] == seen["promised"] == 30 * GIB
     assert picked["free"] == seen["memory"]["free"]
     assert picked["left"] == picked["free"] - picked["promised"]

@@ -92,7 +92,7 @@ def test_of_two_that_are_started_together_one_has_the_last_place(launch: Launche
         (lost,) = {first, second} - set(won)
         _, said = lost.communicate(timeout=60)
         assert lost.returncode == 1
-        assert "GPU 1: 31.6 GiB left of 47.5 wanted: 79.1 GiB free, 47.5 promised; promised to " in said
+        assert "GPU 1: 31.6 GiB left, 47.5 wanted: 79.1 GiB free, 47.5 promised; promised to " in said
 
 
 def test_a_place_is_free_again_when_its_program_has_ended(launch: Launcher) -> None:

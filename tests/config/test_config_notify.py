@@ -72,7 +72,7 @@ def test_a_file_that_others_can_write_is_refused(file: Path, tmp_path: Path, mod
         read(file, tmp_path)
     assert str(raised.value) == (
         f"{file}: key notify.{key.split()[0]}: found in a file that is not yours alone to write: "
-        f"others can write {file} (mode {mode:04o}); `chmod go-w {file}` ends that"
+        f"others can write {file} (mode {mode:04o}); fix it with `chmod go-w {file}`"
     )
 
 
@@ -84,7 +84,7 @@ def test_without_a_command_or_addresses_the_mode_does_not_matter(file: Path, tmp
 
 def test_a_folder_above_counts_too(file: Path, tmp_path: Path) -> None:
     file.parent.chmod(0o775)
-    assert check_source(file) == (f"others can write {file.parent} (mode 0775); `chmod go-w {file.parent}` ends that")
+    assert check_source(file) == (f"others can write {file.parent} (mode 0775); fix it with `chmod go-w {file.parent}`")
     file.parent.chmod(0o1777)
     assert check_source(file) == ""
 
@@ -263,7 +263,7 @@ def test_a_program_that_others_can_write_is_refused(program: Path, tmp_path: Pat
         read(file, tmp_path)
     assert str(raised.value) == (
         f"{file}: key notify.command: found a program that is not yours alone to write: "
-        f"others can write {program} (mode {mode:04o}); `chmod go-w {program}` ends that"
+        f"others can write {program} (mode {mode:04o}); fix it with `chmod go-w {program}`"
     )
 
 

@@ -162,14 +162,14 @@ def test_a_reason_names_who_is_in_the_way() -> None:
     people = [process(1), process(2, "ben"), process(3, "cyn"), process(4, "dov"), limited(5, card, GIB, user="eve")]
     mine = reservation(frozenset({99}), 4242, {card.uuid: GIB})
     assert room(snapshot([card], people), reserved=(mine,)).why == (
-        "0.3 GiB left of 20.0 wanted: 2.1 GiB free, 1.8 promised; held by ada 49.7, ben 24.0, cyn 0.5, 2 others 0.8; "
-        "promised to uid 4242 1.0, eve 0.8 more; 2.1 of unknown processes"
+        "0.3 GiB left, 20.0 wanted: 2.1 GiB free, 1.8 promised; held by ada 49.7, ben 24.0, cyn 0.5, 2 others 0.8; "
+        "promised to uid 4242 1.0, eve 0.8; 2.1 of unknown processes"
     )
 
 
 def test_what_is_just_too_little_does_not_look_like_enough() -> None:
     card = gpu(0, used_gib=USABLE / GIB - 19.99)
-    assert room(snapshot([card])).why.startswith("19.9 GiB free of 20.0 wanted")
+    assert room(snapshot([card])).why.startswith("19.9 GiB free, 20.0 wanted")
 
 
 @pytest.mark.parametrize(

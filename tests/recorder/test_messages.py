@@ -239,7 +239,7 @@ def test_texts_of_a_message() -> None:
     assert first.body.splitlines() == ["ada grew 9.0 GiB/min", f"since {hour(0)}", "by ada"]
     assert (worse.title, "critical now" in worse.body) == ("● box3: GPU 3 full", True)
     last = over_message(ended(alert(), 601), "GPU 3 full")
-    assert last.title == "✓ box3: over after 10 min 1 s: GPU 3 full"
+    assert last.title == "✓ box3: ended after 10 min 1 s: GPU 3 full"
     assert last.body.splitlines() == ["back within the limit", f"{hour(0)} to {hour(601)}", "by ada"]
     assert raised(alert(host="")).title.startswith("▲ this machine: ")
 
@@ -251,8 +251,8 @@ def test_a_digest_has_the_worst_first_and_what_is_over_last() -> None:
     assert many.body.splitlines()[0] == "● GPU 5 lost"
     assert many.body.splitlines()[LINES:] == ["and 90 more"]
     over = [over_message(ended(alert(str(number)), 9), "GPU 3 full") for number in range(3)]
-    assert digest([*over, mild[1]]).title == "▲ 1 alert on box3, 3 over: GPU 1 warm"
-    assert (digest(over).title, digest(over).is_over) == ("✓ 3 alerts on box3 are over", True)
+    assert digest([*over, mild[1]]).title == "▲ 1 alert on box3, 3 ended: GPU 1 warm"
+    assert (digest(over).title, digest(over).is_over) == ("✓ 3 alerts on box3 have ended", True)
 
 
 def test_hostile_texts_fit_a_line() -> None:
