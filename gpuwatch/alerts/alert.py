@@ -29,12 +29,12 @@ MARKS: Final[Mapping[Severity, str]] = {Severity.NOTE: "·", Severity.WARNING: "
 
 _URGENT_WARNINGS: Final = ("time to full", "over declared")
 URGENT: Final = ("data stale", "nearly full", *_URGENT_WARNINGS, "gpu health")
-"""Rules whose critical alerts need a hand now, the most urgent first: they come before all other alerts. So do warnings
-that a GPU will be full, and that a share is exceeded."""
+"""Rules whose critical alerts are urgent, the most urgent first: they come before all other alerts. So do warnings that
+a GPU will be full, and that somebody is over declared."""
 RENAMED: Final[Mapping[str, str]] = {"memory near limit": "nearly full", "uses more than declared": "over declared"}
 """Present names of rules, by the names that earlier versions wrote and that users may still write."""
 STANDING: Final = 600.0
-"""Seconds after which a warning that has not got worse is known, and is only counted."""
+"""Seconds after which a warning that has not got worse is only counted."""
 
 
 class AlertGpu(msgspec.Struct, frozen=True, array_like=True):
@@ -87,9 +87,9 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     title: str
     """A few words for a narrow line: `GPU 1 full: 0.1 GiB of 79.0 free`."""
     short: str = ""
-    """The same without what the row of its GPU shows: `nearly full`, `ada over declared`; empty for the rule's name."""
+    """The same, for the row of its GPU: `nearly full`, `ada over declared`; empty for the rule's name."""
     forecast: str = ""
-    """What the last sample foresees, in place of `short`: `full in 4 min`; empty where it foresees nothing."""
+    """Prediction of the last sample, in place of `short`: `full in 4 min`; empty if there is none."""
     evidence: str = ""
     """Users and reason, for a wide line: `cyn holds 77.6 · ben grew 2.1 GiB in the last minute`."""
     raised: float
@@ -127,9 +127,9 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     muted: bool = False
     """It, or its rule, is muted."""
     unjudged: bool = False
-    """Whether another gpuwatch raised it, and no sample has judged it since: its words are of `seen`."""
+    """Whether another gpuwatch raised it, and no sample has judged it since: its words are as of `seen`."""
     sent: bool = False
-    """Whether its message was sent, in the store alone: the next gpuwatch does not send it again."""
+    """Whether its message was sent; only in the store, so that the next gpuwatch does not send it again."""
 
     @property
     def key(self) -> str:
@@ -138,14 +138,14 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def weight(self) -> tuple[int, int, float, int, str, str]:
-        """Sort key: what needs a hand now, then the worst, then the oldest."""
+        """Sort key: urgent alerts first, then the worst, then the oldest."""
         index = -1 if self.index is None else self.index
         least = Severity.WARNING if self.rule in _URGENT_WARNINGS else Severity.CRITICAL
         urgency = URGENT.index(self.rule) if self.rule in URGENT and self.severity >= least else len(URGENT)
         return (urgency, -self.severity, self.raised_monotonic, index, self.rule, self.subject)
 
     def is_standing(self, now: float, viewer: int) -> bool:
-        """Return whether it is known for long: no critical alert, none about the viewer, none that foresees a time."""
+        """Return whether it has lasted long, and is not critical, not about the viewer, and predicts no time."""
         if self.severity is Severity.CRITICAL or self.rule == "time to full":
             return False
         return not self.is_about(viewer) and now - max(self.raised, self.worse) >= STANDING

@@ -38,7 +38,7 @@ class Tick(NamedTuple):
     quiet: bool
     """Nothing is raised yet, and nothing ends."""
     gap: float = UNSEEN
-    """Seconds without a sample after which samples that raise are counted anew."""
+    """Seconds without a sample after which samples that raise are counted from 0 again."""
 
 
 class Transition(Enum):
@@ -218,7 +218,7 @@ class Condition(msgspec.Struct):
         for each in Severity if seen.level is not None else tuple(rising):
             streak = rising.get(each)
             if seen.level is not None and seen.level >= each:
-                # A sampler whose clock starts anew: the time before is of unknown length.
+                # A sampler whose clock starts again: the time before is of unknown length.
                 rising[each] = _Streak(streak.samples + 1, min(streak.since, taken)) if streak else _Streak(1, taken)
             elif streak is None or seen.partial:
                 continue

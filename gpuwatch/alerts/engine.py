@@ -51,7 +51,7 @@ class Changes(NamedTuple):
     eased: tuple[Alert, ...] = ()
     """Alerts that hold and stepped down."""
     early: tuple[Alert, ...] = ()
-    """What was so from the start, and is not raised yet, as alerts to show in rows alone."""
+    """What was so from the start, and is not raised yet, as alerts to show only in rows."""
 
 
 class Engine:
@@ -277,7 +277,7 @@ def _has_left(condition: Condition, gpu: Gpu | None, snapshot: Snapshot) -> bool
 def _describe_end(condition: Condition, gpu: Gpu | None, snapshot: Snapshot) -> str:
     """Return the reason why no rule observes a condition any more: `process 123 has ended`.
 
-    A snapshot has processes on GPUs alone: one that is not there may go on without a GPU.
+    A snapshot has only processes on GPUs: one that is not there may go on without a GPU.
     """
     pids = _pids_of(condition)
     who = f"process {next(iter(pids))} has" if len(pids) == 1 else "its processes have"

@@ -26,20 +26,18 @@ class Allowances(msgspec.Struct, frozen=True, kw_only=True):
     GiB (pytorch/pytorch#58466).
     """
 
-    after: Annotated[Seconds, Meta(ge=0.1, le=HOUR, description="time above the limit, in 3 samples at least")] = 10.0
+    after: Annotated[Seconds, Meta(ge=0.1, le=HOUR, description="time above the limit, and at least 3 samples")] = 10.0
     framework: Annotated[
         Bytes, Meta(ge=0, description="CUDA context and library handles on top of what an allocator counts")
     ] = 600 * MIB
-    eager: Annotated[
-        Bytes, Meta(ge=0, description="the same where all kernels are loaded at once (CUDA before 11.7)")
-    ] = 1100 * MIB
+    eager: Annotated[Bytes, Meta(ge=0, description="the same if all kernels are loaded at once (CUDA before 11.7)")] = (
+        1100 * MIB
+    )
     budget: Annotated[Bytes, Meta(ge=0, description="vLLM; at least 2 % of the GPU")] = GIB
-    exact: Annotated[Bytes, Meta(ge=0, description="what is enforced (MPS, HAMi, NVML)")] = 64 * MIB
+    exact: Annotated[Bytes, Meta(ge=0, description="limits that are enforced (MPS, HAMi, NVML)")] = 64 * MIB
     collective: Annotated[Bytes, Meta(ge=0, description="more for ranks of a run on several GPUs (NCCL)")] = 512 * MIB
     """Not added to `exact`."""
-    second_step: Annotated[Bytes, Meta(ge=0, description="beyond which it is critical; at least 10 % of the limit")] = (
-        GIB
-    )
+    second_step: Annotated[Bytes, Meta(ge=0, description="excess that is critical; at least 10 % of the limit")] = GIB
 
 
 Scope: TypeAlias = Literal["gpu", "process", "user"]
@@ -56,7 +54,7 @@ class CustomRule(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             min_length=1,
             max_length=40,
-            description="1 to 40 characters, none of gpuwatch's own names",
+            description="1 to 40 characters, not a rule of gpuwatch",
             examples=['"hot memory"'],
             extra={"form": "text"},
         ),
@@ -65,7 +63,7 @@ class CustomRule(msgspec.Struct, frozen=True, kw_only=True):
         Text,
         Meta(
             min_length=1,
-            description="as in a filter: comparisons and gpu: or user:, all of which must hold",
+            description="as in a filter: comparisons and gpu: or user:, all must be true",
             examples=['"temperature>80 gpu:0-3"'],
         ),
     ]
@@ -78,7 +76,7 @@ class CustomRule(msgspec.Struct, frozen=True, kw_only=True):
         Severity, Meta(description='or "note", "critical"; left out: "warning"', examples=['"warning"'])
     ] = Severity.WARNING
     message: Annotated[
-        Text, Meta(min_length=1, description="what the alert says; left out: the figures", examples=['"too hot"'])
+        Text, Meta(min_length=1, description="text of the alert; left out: the figures", examples=['"too hot"'])
     ] = ""
 
 
@@ -88,7 +86,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     `at_most` names the field that a value must not exceed: otherwise critical would be reached before the warning.
     """
 
-    off: Annotated[RuleNames, Meta(description='rules that are not applied: ["power limit"]')] = frozenset()
+    off: Annotated[RuleNames, Meta(description='rules to turn off: ["power limit"]')] = frozenset()
     quiet: Annotated[
         Seconds, Meta(ge=0, le=HOUR / 6, description="time after the start in which nothing is raised")
     ] = 5.0
@@ -100,9 +98,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         float,
         Meta(ge=0, le=MOST_FREE, description="the same, for a critical alert", extra={"at_most": "memory_warning"}),
     ] = 5.0
-    memory_for: Annotated[
-        Seconds, Meta(ge=0, le=HOUR, description="time for which it holds, in 3 samples at least")
-    ] = 2.0
+    memory_for: Annotated[Seconds, Meta(ge=0, le=HOUR, description="how long it must last, and at least 3 samples")] = (
+        2.0
+    )
     """Applies both to raising and to clearing."""
     full_warning: Annotated[
         Seconds, Meta(ge=10, le=DAY, description="time until it is full, at the speed of the last minutes")
@@ -110,29 +108,27 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     full_critical: Annotated[
         Seconds, Meta(ge=0, le=DAY, description="the same, for a critical alert", extra={"at_most": "full_warning"})
     ] = 120.0
-    full_for: Annotated[Seconds, Meta(ge=0, le=HOUR, description="time for which that is predicted")] = 5.0
+    full_for: Annotated[Seconds, Meta(ge=0, le=HOUR, description="how long that must be predicted")] = 5.0
     idle_after: Annotated[Seconds, Meta(ge=10, le=7 * DAY, description="time without computing")] = 1800.0
     idle_memory: Annotated[Bytes, Meta(ge=MIB, description="least memory of one user on one GPU")] = GIB
     unknown_memory: Annotated[Bytes, Meta(ge=MIB, description="memory of unknown processes")] = GIB
-    unknown_for: Annotated[Seconds, Meta(ge=0, le=DAY, description="time for which it holds")] = 60.0
+    unknown_for: Annotated[Seconds, Meta(ge=0, le=DAY, description="how long it must last")] = 60.0
     busy_unlisted_for: Annotated[
-        Seconds, Meta(ge=0, le=DAY, description="time for which a GPU is busy without a listed process")
+        Seconds, Meta(ge=0, le=DAY, description="how long a GPU must be busy without a listed process")
     ] = 180.0
     ended_process_memory: Annotated[
         Bytes, Meta(ge=MIB, description="memory still held by a process that has ended")
     ] = 256 * MIB
-    ended_process_for: Annotated[Seconds, Meta(ge=0, le=DAY, description="time for which it holds")] = 20.0
+    ended_process_for: Annotated[Seconds, Meta(ge=0, le=DAY, description="how long it must last")] = 20.0
     temperature_margin: Annotated[
         float,
-        Meta(ge=0, le=50, description="degrees below where the GPU slows itself down; critical at that"),
+        Meta(ge=0, le=50, description="degrees below the slowdown temperature; critical at that one"),
     ] = 5.0
-    temperature_for: Annotated[Seconds, Meta(ge=0, le=DAY, description="time for which it holds")] = 10.0
+    temperature_for: Annotated[Seconds, Meta(ge=0, le=DAY, description="how long it must last")] = 10.0
     throttled_for: Annotated[
         Seconds, Meta(ge=0, le=DAY, description="time of a slowdown by heat or by the power brake")
     ] = 60.0
-    sensor_failed_for: Annotated[
-        Seconds, Meta(ge=0, le=DAY, description="time for which a figure that was there gives an error")
-    ] = 15.0
+    sensor_failed_for: Annotated[Seconds, Meta(ge=0, le=DAY, description="how long a figure must give an error")] = 15.0
     power_for: Annotated[Seconds, Meta(ge=0, le=7 * DAY, description="time at the power limit; a note")] = 1800.0
     xid_for: Annotated[
         Seconds, Meta(ge=10, le=7 * DAY, description="time after the newest XID at which its alert ends")
@@ -141,7 +137,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         {48, 62, 64, 74, 79, 95, 119, 120}
     )
     xid_warning: Annotated[
-        XidCodes, Meta(description="a warning; the others are a program's own fault, and no alert")
+        XidCodes, Meta(description="codes that are a warning; others are faults of programs, and no alert")
     ] = frozenset({94})
     allowances: Allowances = Allowances()
     custom: tuple[CustomRule, ...] = ()

@@ -36,7 +36,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     gpu: Gpu | None = None
     """None for the whole stream, and for a user on any GPU."""
     gpus: tuple[Gpu, ...] = ()
-    """GPUs that it is about; empty for `gpu` alone, and for all on which the processes of a subject hold memory."""
+    """GPUs that it is about; empty for only `gpu`, and for all on which the processes of a subject hold memory."""
     subject: str = ""
     """Process or scope that it is about, where the rule may observe several on one GPU.
 

@@ -1,4 +1,4 @@
-"""Causes of memory that no listed process holds, the likeliest first, each with the step that confirms or mends it.
+"""Causes of memory that no listed process holds, the likeliest first, each with the step that confirms or fixes it.
 
 Only evidence decides the order. The step is a command to type or a thing to do; gpuwatch never does it.
 """
@@ -53,7 +53,7 @@ class GapCause(msgspec.Struct, frozen=True):
     kind: GapKind
     reason: str
     step: str
-    """Command or step that confirms or mends the cause."""
+    """Command or step that confirms or fixes the cause."""
     pids: tuple[int, ...] = ()
     """Suspected processes."""
     harmless: bool = False
@@ -82,7 +82,7 @@ def cut_words(snapshot: Snapshot) -> str:
     """Return how far a search that was cut short got; empty for one that was not."""
     if snapshot.reached >= snapshot.existing:
         return ""
-    return f"the search was cut short: {snapshot.reached} of {snapshot.existing} processes were looked at"
+    return f"the search was cut short: {snapshot.reached} of {snapshot.existing} processes were examined"
 
 
 class GapEvidence:
@@ -154,8 +154,8 @@ class GapEvidence:
         if not known(gpu.memory.reserved) and not gpu.memory.unified:
             yield GapCause(
                 GapKind.COUNTED,
-                "this driver counts what it keeps for itself as used, and does not say how much that is",
-                "a driver from R510 on says it: `nvidia-smi -q -d MEMORY` then has a line Reserved",
+                "this driver counts its own memory as used, and does not report how much that is",
+                "drivers from R510 on report it: `nvidia-smi -q -d MEMORY` then has a line Reserved",
             )
         if self._confined:
             yield GapCause(
@@ -176,7 +176,7 @@ class GapEvidence:
             yield GapCause(
                 GapKind.MPS,
                 f"an MPS server runs ({_pids(servers)}): it may hold memory for programs that share the GPU",
-                "when these have ended: `echo quit | nvidia-cuda-mps-control`, as who started it",
+                "when these have ended: `echo quit | nvidia-cuda-mps-control`, as the user who started it",
                 tuple(servers),
             )
         if is_drivers:
@@ -184,13 +184,13 @@ class GapEvidence:
             yield GapCause(
                 GapKind.DRIVER,
                 f"{units.size(gap)} is no more than a driver takes for itself, for contexts{display}",
-                "nothing needs to be done; `nvidia-smi -q -d MEMORY` shows the driver's own figures",
+                "nothing to do; `nvidia-smi -q -d MEMORY` shows the driver's own figures",
                 harmless=True,
             )
         if others := _before(start, [one for one in self._others if gpu.uuid in one.gpus]):
             has, them = ("has", "it") if len(others) == 1 else ("have", "them")
             users = sorted({one.user for one in others if one.user and one.uid != self._snapshot.viewer})
-            ending = f"end {them}, where you no longer need {them}, and look again"
+            ending = f"end {them}, if you no longer need {them}, and look again"
             reason = f"{_named(others)} {has} the GPU open"
             step = _UNDATED
             if is_dated:
@@ -203,7 +203,7 @@ class GapEvidence:
         if ended:
             reason = f"PID {ended[0]} has ended and is still being cleaned up: its memory becomes free step by step"
             yield GapCause(
-                GapKind.ENDING, reason, "wait some seconds; where it stays, see who else has the GPU open", ended
+                GapKind.ENDING, reason, "wait some seconds; if it stays, find out who else has the GPU open", ended
             )
         if reason := self._hidden(gpu):
             yield GapCause(GapKind.HIDDEN, reason, f"{fuser(gpu, self._snapshot.viewer)} names them")
@@ -215,7 +215,7 @@ class GapEvidence:
         yield self._leak(gpu)
 
     def _find_servers(self, gpu: Gpu) -> list[int]:
-        """Return the MPS servers that may hold memory here: not those whose memory is known or on other GPUs alone."""
+        """Return the MPS servers that may hold memory here: not those whose memory is known or only on other GPUs."""
         here = {one.process.pid for one in self._unlisted if one.process.name == _MPS_SERVER and gpu.uuid in one.gpus}
         here |= self._servers - self._holders
         here |= {one.pid for one in gpu.holdings} & self._servers
@@ -231,7 +231,7 @@ class GapEvidence:
         if gpu.mig is True and self._snapshot.viewer > 0:
             return "it is cut into instances (MIG), where without root the driver may not list all processes"
         many = "process" if unread == 1 else "processes"
-        return f"{unread} {many} could not be looked into: any may have it open without being listed" if unread else ""
+        return f"{unread} {many} could not be read: any may have it open without being listed" if unread else ""
 
     def _leak(self, gpu: Gpu) -> GapCause:
         snapshot = self._snapshot
@@ -239,7 +239,7 @@ class GapEvidence:
         if gpu.opened_by:
             has, they = ("has", "it holds") if len(gpu.opened_by) == 1 else ("have", "they hold")
             reason = f"{_pids(gpu.opened_by)} {has} it open too: if {they} none of this, only a reset frees it"
-            return GapCause(GapKind.LEAK, reason, f"where it is still in use when they have ended: {reset}")
+            return GapCause(GapKind.LEAK, reason, f"if it is still in use after they have ended: {reset}")
         # Without its minor number nobody can tell whose open files are this GPU's.
         is_complete = snapshot.searched > 0 and known(gpu.minor)
         is_complete = is_complete and not snapshot.unsearched and not snapshot.hides and not snapshot.confined

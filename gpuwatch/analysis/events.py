@@ -107,7 +107,7 @@ class Events(msgspec.Struct, frozen=True):
     watched_until: float | None = None
     """Wall-clock time until which a gpuwatch recorded; None where one records now, or none ever did."""
     since: float | None = None
-    """Wall-clock time of the first minute of which there is anything; None where that is not known."""
+    """Wall-clock time of the first minute with a record; None where that is not known."""
     exists: bool = False
 
     @classmethod
@@ -119,7 +119,7 @@ class Events(msgspec.Struct, frozen=True):
         """
         alerts: dict[str, Alert] = {}
         told_by: dict[str, Events] = {}
-        """The part that tells of the end of each."""
+        """The part that has the end of each."""
         aliases: dict[str, str] = {}
         for part in parts:
             find = same_event(alerts.values())
@@ -153,7 +153,7 @@ class Events(msgspec.Struct, frozen=True):
 
     @property
     def _reaches(self) -> float:
-        """Wall-clock time up to which it tells of events."""
+        """Wall-clock time up to which it has events."""
         return math.inf if self.watched else self.watched_until or 0.0
 
     def _finish(self, alert: Alert) -> Alert:
@@ -195,7 +195,7 @@ class Events(msgspec.Struct, frozen=True):
 
 LEAST_REPEATS: Final = 3
 _LEAST_IS_WORST: Final = (Unit.FREE, Unit.SECONDS)
-"""Units of values of which the smallest is the worst."""
+"""Units of values whose smallest is the worst."""
 
 
 class Repeated(NamedTuple):
@@ -212,7 +212,7 @@ class Repeated(NamedTuple):
 
 
 def fold_repeats(alerts: Iterable[Alert], *, newest: bool = False) -> list[Repeated]:
-    """Return events in which one stands for all of a condition that was raised three times or more.
+    """Return events with one for all of a condition that was raised three times or more.
 
     It is the first of them, or the newest, with the words and figures of the worst. What is ongoing stays by itself.
     """

@@ -81,9 +81,7 @@ def explain_process(process: Process, snapshot: Snapshot, allowances: Allowances
         said = [one for one in declared.declarations if one.kind is not Kind.DEFAULT]
         points += (_declaration(one, names) for one in said)
         if declared.left_out:
-            points.append(
-                Point("also set", _more(declared.left_out, "statement"), "weighed too, and left out of the list")
-            )
+            points.append(Point("also set", _more(declared.left_out, "statement"), "also considered, not listed here"))
         if not said and declared.knowledge is Knowledge.READ and not declared.incomplete:
             points.append(Point("declared", "nothing"))
         for one in declared.declarations:
@@ -180,7 +178,7 @@ def _holdings(process: Process, snapshot: Snapshot, allowances: Allowances | Non
 
 
 def _verdict(standing: LimitUsage, gpu: Gpu, people: Mapping[int, Process], allowances: Allowances | None) -> str:
-    """Return how the memory stands to a limit: below, within the allowance, or above."""
+    """Return how the memory compares with a limit: below, within the allowance, or above."""
     limit = standing.limit
     collective = any((declared := people[pid].declared) is not None and declared.collective for pid in standing.pids)
     room = allowance(limit, number(gpu.memory.total), collective=collective, allowances=allowances)
@@ -224,7 +222,7 @@ def context_points(process: Process) -> list[Point]:
         Point(
             "login", f"the leader of its session ({process.session}) has ended" if process.leader_alive is False else ""
         ),
-        Point("parent", f"has ended; taken in by {process.parent or 'PID 1'}" if process.adopted else ""),
+        Point("parent", f"has ended; adopted by {process.parent or 'PID 1'}" if process.adopted else ""),
         Point("not read", around.words),
     ]
     return [point for point in points if point.value]

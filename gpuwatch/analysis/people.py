@@ -16,7 +16,7 @@ from gpuwatch.model.holdings import GpuOwner, GpuProcess, Holdings
 from gpuwatch.model.snapshot import Gpu, Idle, Snapshot
 
 LEAST: Final = 256 * MIB
-"""Smaller holdings (bytes) are never the longest idle one: a CUDA context alone takes some hundred MiB."""
+"""Smaller holdings (bytes) are never the longest idle one: just a CUDA context takes some hundred MiB."""
 DOUBT: Final = 0.05
 """Part of the time without SM values above which the idle part is a lower bound: one sample is always missing."""
 

@@ -12,7 +12,7 @@ from gpuwatch.model.fields import PROCESS, Field, Row, SortValue
 from gpuwatch.model.shares import limit_usages
 from gpuwatch.model.snapshot import IdleTimes, Presence, Process, Snapshot
 
-if TYPE_CHECKING:  # a snapshot alone has no history, and need not wait for its import
+if TYPE_CHECKING:  # a single snapshot has no history, and need not wait for its import
     from gpuwatch.history.history import HistoryView
 
 T = TypeVar("T")

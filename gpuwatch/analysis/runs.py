@@ -50,7 +50,7 @@ class NodeKind(StrEnum):
 
 
 class NodeFlag(StrEnum):
-    """Trouble of a process; the first word of the value is the one on screen. The worst stands first."""
+    """Trouble of a process; the first word of the value is the one on screen. The worst is first."""
 
     ENDED = "ended"
     """NVML lists it with memory, and there is no such process."""
@@ -67,7 +67,7 @@ class NodeFlag(StrEnum):
 
 
 class PartialSum(NamedTuple):
-    """Sum of figures of which some may be missing."""
+    """Sum of figures; some may be missing."""
 
     value: float | None = None
     """Sum of the known figures; None where no figure is known."""
@@ -128,7 +128,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     totals: NodeTotals
     """Sums of the node and all below it."""
     own: NodeTotals | None = None
-    """Sums of the node's own process alone; None for a node without a process."""
+    """Sums of only the node's own process; None for a node without a process."""
     children: tuple[Node, ...] = ()
     process: Process | None = None
     unlisted: Unlisted | None = None
@@ -426,7 +426,7 @@ def _process_node(member: _Member, history: HistoryView | None, indices: dict[st
 
 
 def _run_node(key: NodeKey, tops: Sequence[Node]) -> Node:
-    """Return the node of a run; where all of a run stands below one process, that process's own node."""
+    """Return the node of a run; if all of a run is below one process, that process's own node."""
     first = tops[0]
     if len(tops) == 1:
         return msgspec.structs.replace(first, key=key)
@@ -479,7 +479,7 @@ def _sum(one: PartialSum) -> Amount | Reason | None:
 
 
 def _gpu_words(node: Node) -> str:
-    """Format the GPUs with memory held; GPUs that are only open stand in brackets."""
+    """Format the GPUs with memory held; GPUs that are only open are in brackets."""
     used = [*node.totals.by_gpu]
     indices = used or node.totals.opened
     words = ranges(indices)
@@ -541,7 +541,7 @@ def _counted(word: str, count: int) -> str:
 
 
 def role_label(node: Node, *, top: bool) -> str:
-    """Return the words before a process's command: `rank 3`, `worker`; empty for none. `top` nodes stand below none."""
+    """Return the words before a process's command: `rank 3`, `worker`; empty for none. `top` nodes are at the top."""
     run, flags = node.run, node.flags
     if node.process is None or NodeFlag.LEFTOVER_WORKER in flags:
         return ""
@@ -584,7 +584,7 @@ def count_flags(nodes: Iterable[Node]) -> str:
 
 
 def size_words(node: Node) -> str:
-    """Return the ranks that are here, `7/8 ranks`, or the number of processes; empty for one process alone."""
+    """Return the ranks that are here, `7/8 ranks`, or the number of processes; empty for a single process."""
     totals, world = node.totals, node.run.world if node.run else None
     if node.kind is NodeKind.RUN and totals.ranks:
         count = len(totals.ranks)

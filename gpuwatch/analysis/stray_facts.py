@@ -43,9 +43,9 @@ class StrayLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits from which on a process is a stray. Times in seconds, sizes in bytes."""
 
     idle_after: float = 1800.0
-    """Idle time of a process that is a stray for being idle alone; the alert about idle memory has the same."""
+    """Idle time of a process that is a stray only because it is idle; the alert about idle memory has the same."""
     idle_memory: int = GIB
-    """Memory of a process that is a stray for being idle alone."""
+    """Memory of a process that is a stray only because it is idle."""
     least: int = 64 * MIB
     """Memory of a stray of any cause: less than a CUDA context takes on the smallest GPU."""
     quiet_after: float = 300.0
@@ -174,7 +174,7 @@ class StrayCandidate(msgspec.Struct, eq=False, dict=True):
 
     @property
     def is_attended(self) -> bool:
-        """Whether a runtime, a scheduler, a service manager or an open window attends to it.
+        """Whether a runtime, a scheduler, a service manager or an open window still needs it.
 
         A window of unknown state counts as open.
         """

@@ -1,4 +1,4 @@
-"""Strays: the viewer's own processes that nobody attends to and that still hold memory. Pure functions.
+"""Strays: the viewer's own abandoned processes that still hold memory. Pure functions.
 
 Each cause is a rule over the facts of one process. Where a fact is missing or could not be read, a rule that needs it
 does not match. Only the viewer's own processes are judged; for root, these are root's.
@@ -111,8 +111,8 @@ _PARENT_ENDED: Final = "its parent has ended"
 def _is_zombie(candidate: StrayCandidate) -> bool:
     """Return whether a process has ended and still holds memory.
 
-    The kernel also calls a program a zombie whose first thread alone has ended (proc(5)), so the process must also run
-    nothing on the GPU and on the CPU.
+    The kernel also calls a program a zombie if only its first thread has ended (proc(5)), so the process must also
+    run nothing on the GPU and on the CPU.
     """
     if candidate.process.state != "zombie" or not candidate.on or candidate.is_elsewhere:
         return False
@@ -192,7 +192,7 @@ def _is_left_kernel(candidate: StrayCandidate) -> bool:
 
 
 def _is_leftover(candidate: StrayCandidate) -> bool:
-    """Return whether a process is not in use, its parent and login have ended, and nothing else attends to it."""
+    """Return whether a process is not in use, its parent and login have ended, and nothing else needs it."""
     process, pane = candidate.process, candidate.context.pane
     # The command of a pane leads a session of its own.
     ended = process.leader_alive is False or (pane is not None and pane.alive is False)

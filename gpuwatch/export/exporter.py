@@ -282,7 +282,7 @@ class _Connection:
         self._timer = threading.Timer(REQUEST_PATIENCE, self.shut_down)
 
     def start_timer(self, seconds: float) -> None:
-        """Start the timer anew; raises RuntimeError where the system starts no more threads."""
+        """Restart the timer; raises RuntimeError where the system starts no more threads."""
         self._timer.cancel()
         self._timer = threading.Timer(seconds, self.shut_down)
         self._timer.daemon = True
@@ -380,7 +380,7 @@ class Server:
         """Listen and serve; raises UsageError.
 
         Beyond the loopback only with a web configuration file that has TLS, and passwords or client certificates.
-        `hosts` are names, beside the machine's own, under which the loopback is asked.
+        `hosts` are names, besides the machine's own, under which the loopback is asked.
         """
         self._exporter, self._host, self._path = exporter, host, web_config
         config = self._read_config()
@@ -466,7 +466,7 @@ class _Application:
         self.users = users
         """Passwords by user, hashed; may be replaced at any time."""
         self.hosts: frozenset[str] | None = None
-        """Names that a request may have as its Host, beside those of the loopback; None for any.
+        """Names that a request may have as its Host, besides those of the loopback; None for any.
 
         A page of a browser on this machine can let its own name mean the loopback, and read what is there."""
         self._known: dict[str, bytes] = {}

@@ -241,10 +241,10 @@ def _gpu_alerts(machine: ScrapedMachine) -> Iterable[tuple[Labels, int]]:
 
 _GPU: Final[Mapping[str, tuple[str, str]]] = {
     "memory": ("memory_used", "Memory in use, without the driver's own"),
-    "free": ("memory_free", "Memory that is free"),
+    "free": ("memory_free", "Free memory"),
     "left": ("memory_left", "Free memory, minus what is promised"),
-    "total": ("memory_total", "Memory in all"),
-    "promised": ("memory_promised", "Memory that was declared or reserved and is not used yet"),
+    "total": ("memory_total", "Total memory"),
+    "promised": ("memory_promised", "Memory that is declared or reserved, and not used yet"),
     "reserved": ("memory_reserved", "Memory that the driver keeps for itself"),
     "unknown": ("memory_unknown", "Memory of unknown processes"),
     "utilization": ("utilization", "Part of the time in which a kernel ran"),
@@ -359,7 +359,7 @@ GROUPS: Final[tuple[Group, ...]] = (
         "state of health of a GPU",
         (*_GPU_LABELS, "state"),
         lambda machine: (((*gpu_labels(gpu), gpu.health.value), gpu) for gpu in machine.frame.snapshot.gpus),
-        (_own("gpu_health", "1 for the present state: ok, or the fault", lambda gpu: 1.0),),
+        (_own("gpu_health", "1 for the current state: ok, or the fault", lambda gpu: 1.0),),
     ),
     Group(
         "reason that limits the clocks of a GPU",
@@ -393,8 +393,8 @@ GROUPS: Final[tuple[Group, ...]] = (
         ),
         (
             _own("mig_memory_used_bytes", "Memory in use", "memory.used"),
-            _own("mig_memory_free_bytes", "Memory that is free", "memory.free"),
-            _own("mig_memory_total_bytes", "Memory in all", "memory.total"),
+            _own("mig_memory_free_bytes", "Free memory", "memory.free"),
+            _own("mig_memory_total_bytes", "Total memory", "memory.total"),
         ),
     ),
     Group(
@@ -403,17 +403,17 @@ GROUPS: Final[tuple[Group, ...]] = (
         _users,
         (
             _own("user_memory_bytes", "Memory that the user's processes hold", "memory"),
-            _own("user_declared_bytes", "Memory that they declared", "declared"),
-            _own("user_promised_bytes", "Memory that they declared or reserved and do not use yet", "promised"),
-            _own("user_over_bytes", "Memory above what they declared, where it is beyond the allowance", "over"),
+            _own("user_declared_bytes", "Memory that the user's processes declared", "declared"),
+            _own("user_promised_bytes", "Memory that the user declared or reserved, and does not use yet", "promised"),
+            _own("user_over_bytes", "Memory above the declared share, if it is more than the allowance", "over"),
             _own(
                 "user_idle_seconds",
-                "Longest time for which one of them has held memory without running a kernel, from one minute on",
+                "Longest time in which one of the user's processes held memory and ran no kernel; from one minute on",
                 "idle",
             ),
             _own(
                 "user_idle_memory_bytes",
-                "Memory of those that have run no kernel for a minute or longer",
+                "Memory of the user's processes that have run no kernel for a minute or longer",
                 "idle_memory",
             ),
             _own("user_processes", "Processes that hold memory", "processes"),
@@ -426,23 +426,23 @@ GROUPS: Final[tuple[Group, ...]] = (
         _field_metrics(PROCESS, _PROCESS, "process", lambda row: row),
     ),
     Group(
-        "rule whose alerts hold",
+        "rule with active alerts",
         ("rule", "severity"),
         lambda machine: Counter(
             (alert.rule, alert.severity.name.lower())
             for alert in machine.frame.alerts
             if alert.severity >= Severity.WARNING
         ).items(),
-        (_own("alerts", "Alerts of gpuwatch's own rules that hold", float),),
+        (_own("alerts", "Active alerts of a rule", float),),
     ),
     Group(
-        "rule whose alerts hold on a GPU",
+        "rule with active alerts on a GPU",
         (*_USER_LABELS, "rule", "severity"),
         _gpu_alerts,
         (
             _own(
                 "gpu_alerts",
-                "Alerts that hold on the GPU, notes too; with the owner where they are about processes",
+                "Active alerts about the GPU, notes too; with the owner if they are about processes",
                 float,
             ),
         ),

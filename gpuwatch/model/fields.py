@@ -1,4 +1,4 @@
-"""Table of fields: each figure of a process, a GPU and a user stands once, with heading, unit, format and order.
+"""Table of fields: each figure of a process, a GPU and a user is defined once, with heading, unit, format and order.
 
 Lists, columns, filters, `[[rule]]` and the tables of the command line are made from it. A field is read from the row of
 a list; `Field.of` makes the same field of another kind of row, such as a sum over the processes of a run. Pure
@@ -143,7 +143,7 @@ class Field(msgspec.Struct, Generic[T], frozen=True):
         return value if isinstance(value, Amount) else None
 
     def cell(self, row: T, missing: str = UNKNOWN, least: str = "≥") -> str:
-        """Return the text of a cell; `missing` stands where nothing is known, `least` before a lower bound."""
+        """Return the text of a cell; `missing` is its text if it is not known, `least` comes before a lower bound."""
         value = self.read(row)
         if not isinstance(value, Amount):
             return missing if value is None or isinstance(value, Reason) else value

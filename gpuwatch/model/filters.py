@@ -132,7 +132,7 @@ def _parse_term(word: str, grammar: Grammar[T], saved: Mapping[str, str], finish
     if bare in ("", "not", "@"):
         if finished:
             after = "the name of a saved filter" if bare == "@" else "a term, as in !jupyter"
-            raise FilterError(f"{word} stands alone; write after it {after}")
+            raise FilterError(f"nothing follows {word}; write {after}")
         return None
     match = _COMPARISON.fullmatch(bare)
     if match and match[1] in KEYS and match[2] == "=":

@@ -5,9 +5,9 @@ no sampler is needed for a status line, and one sample is enough to find strays:
 holdings. A reader trusts it only if it is the reader's own (under sudo, the caller's), of this boot, and seconds old.
 
 The machine's service writes another one for everybody, `/run/gpuwatch/live.json`, with the declared shares of all
-processes too: Linux shows the environment of a process to its owner and to root alone, so an ordinary user knows the
+processes too: Linux shows the environment of a process only to its owner and to root, so an ordinary user knows the
 shares of other people only from this file. It has numbers, names of channels and base names of scripts: never an
-environment, an argument, a title or a path. It is trusted only where root alone can write it, of this
+environment, an argument, a title or a path. It is trusted only if nobody but root can write it, of this
 PID namespace, and ten seconds old at most, or three of its samples. A process counts only with its start time; none is
 signalled because of it.
 """

@@ -72,7 +72,7 @@ class DeclaredMemory(NamedTuple):
 
 
 def limits_on(declared: Declared | None, gpu: str) -> tuple[Limit, ...]:
-    """Return the limits of a process on a GPU, the limit of the process alone first."""
+    """Return the limits of a process on a GPU, the limit of only this process first."""
     if declared is None or not declared.limits:
         return ()
     found = [limit for limit in declared.limits if limit.gpu == gpu]
@@ -80,7 +80,7 @@ def limits_on(declared: Declared | None, gpu: str) -> tuple[Limit, ...]:
 
 
 def limit_on(declared: Declared | None, gpu: str) -> Limit | None:
-    """Return the limit to show beside a holding: of the process alone, else the lowest of its shared limits."""
+    """Return the limit to show with a holding: that of only this process, else the lowest of its shared limits."""
     return next(iter(limits_on(declared, gpu)), None)
 
 

@@ -29,11 +29,11 @@ class Kind(StrEnum):
     GRANT = "grant"
     """Agreed with a scheduler or with people; nothing enforces it."""
     START = "start size"
-    """The first chunk; more may be taken, by design."""
+    """The first allocation; the process may take more by design."""
     CACHE = "cache"
     """A part of what is free after loading the model, for its cache; it does not limit the total."""
     RESERVE = "reserve"
-    """The memory that is to be left free."""
+    """The memory that should stay free."""
     GROWTH = "growth"
     """Memory is taken as it is needed; no number."""
     COMPUTE = "compute share"
@@ -68,7 +68,7 @@ class Confidence(StrEnum):
     """The file was changed after the process started."""
     GUESS = "guess"
     POSSIBLE = "possible"
-    """It depends on a condition that is not known to hold: it is no limit, and raises no alert."""
+    """It depends on a condition that may not be true: it is no limit, and raises no alert."""
 
 
 class Order(StrEnum):
@@ -120,11 +120,11 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     kind: Kind
     basis: Basis = Basis.NONE
     value: float | None = None
-    """Fraction (0.4), of the SMs where `basis` is empty, or bytes; None if there is none, or only a run shows it."""
+    """Fraction (0.4), of the SMs where `basis` is empty, or bytes; None if there is none, or only known at run time."""
     limits: dict[str, int] = {}
     """Its limit in bytes on each GPU that it concerns, by the GPU's UUID; empty if it is no limit."""
     scope: str = ""
-    """Processes that it limits together: `container 3f9a1c`, `share of ada on GPU 2`; empty for the process alone."""
+    """Processes that it limits together: `container 3f9a1c`, `share of ada on GPU 2`; empty if only this one."""
     confidence: Confidence = Confidence.CERTAIN
     effective: bool = False
     """Whether it is in effect."""
@@ -186,7 +186,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     words: str = ""
     """Parts that could not be read, and why; empty if everything was read."""
     incomplete: bool = False
-    """Some code of its program was not read, or what its script loads; `words` has which. It may declare more."""
+    """Some of its code, or of what its script loads, was not read; `words` names it. It may declare more."""
     frameworks: tuple[str, ...] = ()
     """Names of the frameworks that it uses: `JAX`; empty if none is known."""
     visible: Visible | None = None
@@ -198,7 +198,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     left_out: int = 0
     """Number of declarations that were found and are not in the list."""
     limits: tuple[Limit, ...] = ()
-    """Limits in effect, at most one for each GPU and scope; that of the process alone first."""
+    """Limits in effect, at most one for each GPU and scope; the limit of only this process comes first."""
     collective: bool = False
     """It is one of several processes that exchange data between GPUs (NCCL), for which it needs buffers."""
     hints: tuple[Hint, ...] = ()
@@ -253,14 +253,14 @@ class Notebook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Run that a process belongs to: the process alone, or all ranks and workers of one launch."""
+    """Run that a process belongs to: all ranks and workers of one launch, or only the process."""
 
     key: str
     """The same for all processes of a run on this host: `PID:START` of its head, or the launcher's id of the run."""
     name: str = ""
-    """Name for people, without folders and arguments but a server's model: `train.py`, `vllm serve meta/llama`."""
+    """Name to show, without folders and arguments, except a server's model: `train.py`, `vllm serve meta/llama`."""
     starter: str = ""
-    """Name of the program that a worker works for, where it is not the run's; empty for a process that is no worker."""
+    """Name of the program that a worker works for, if it is not that of the run; empty if this is no worker."""
     launcher: str = ""
     """`torchrun`, `accelerate`, `deepspeed`, `mpirun`, `srun`, `ray`, `TF_CONFIG`…; empty for a run of one process."""
     head: int = 0
@@ -284,9 +284,9 @@ class ProcessContext(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     container: Container | None = None
     pod: str = ""
-    """Pod: of Kubernetes `namespace/name`, the name alone, or the uid; of Podman the name or the id."""
+    """Pod: with Kubernetes `namespace/name`, only the name, or the uid; with Podman the name or the id."""
     slurm: str = ""
-    """Slurm job and step: `4711.0`, `4711.batch`, or the job alone."""
+    """Slurm job and step: `4711.0`, `4711.batch`, or only the job."""
     batch: str = ""
     """Other scheduler and its job: `pbs 4711`, `lsf`, `sge`, `flux`, or HTCondor's slot: `condor slot1_2`."""
     unit: str = ""
@@ -302,9 +302,9 @@ class ProcessContext(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     login_uid: int | None = None
     """Uid of that user."""
     run: Run | None = None
-    """Its run: the process alone, or all that one launch started."""
+    """Its run: all processes of one launch, or only this process."""
     server: str = ""
-    """Reason to take it for a server that waits for requests: `vLLM`, `listens on port 8000`; empty for none."""
+    """Why it counts as a server that waits for requests: `vLLM`, `listens on port 8000`; empty for none."""
     peer: str = ""
     """Other end of a TCP connection that it may wait for: `10.0.0.3:6379`; only of the viewer's own processes whose
     parent has ended."""
@@ -401,15 +401,15 @@ class Presence(StrEnum):
 
     SEEN = "seen"
     GONE = "gone"
-    """It has ended: NVML lists it, and the kernel has no such process. Its facts are those that were read while it
-    ran; none where gpuwatch was started later."""
+    """It has ended: NVML lists it, but the kernel has no such process. Its facts were read while it ran; there are
+    none if gpuwatch started later."""
     HIDDEN = "hidden"
     """/proc is mounted with hidepid: it may exist, and gpuwatch may not see it."""
     ELSEWHERE = "other namespace"
     """gpuwatch runs in a PID namespace of its own (a container), in which this PID does not exist."""
     UNSURE = "unsure"
-    """The same, and a process in this container has the PID, perhaps by chance: the driver may mean another outside.
-    The facts are those of the process inside, the memory may be the other's; the uid is null, the user ends in `?`."""
+    """The same, but a process in this container has the PID, perhaps by chance: the driver may mean one outside. The
+    facts are of the process inside, the memory may be of the one outside. The uid is null, the user ends in `?`."""
     UNREADABLE = "unreadable"
     """It could not be read now: no file descriptor or no memory was left (EMFILE, ENFILE, ENOMEM), or an error of the
     kernel. It may run or not; its facts were read before."""
@@ -428,7 +428,7 @@ class SourceState(StrEnum):
     SILENT = "not responding"
     """The driver hangs before gpuwatch can ask any GPU."""
     UNREACHABLE = "unreachable"
-    """Another host sends nothing. Only a reader says this, of a host that it shows by ssh."""
+    """Another host sends nothing. Only a gpuwatch that shows a host by ssh sets this."""
     ENDED = "ended"
     """The source cannot go on (a wrong `--gpu`, a sampler that does not start)."""
 
@@ -440,7 +440,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     used: Reading = Reason.NO_SAMPLE
     free: Reading = Reason.NO_SAMPLE
     reserved: Reading = Reason.NO_SAMPLE
-    """Kept by driver and firmware; a reason where the driver knows only the first memory call."""
+    """Memory that the driver and the firmware keep; a reason if the driver has only the first memory call."""
     unified: bool = False
     """The GPU shares the machine's memory: the values are MemTotal and MemAvailable, not the GPU's own."""
 
@@ -635,7 +635,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     display_active: bool | Reason = Reason.NO_SAMPLE
     """Whether a display is set up on it, with or without a monitor."""
     mig: bool | Reason = Reason.NO_SAMPLE
-    """Whether it is in MIG mode, in which programs run on its instances alone."""
+    """Whether it is in MIG mode, in which programs run only on its instances."""
     instances: tuple[Instance, ...] = ()
 
     holdings: tuple[Holding, ...] = ()
@@ -644,10 +644,11 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     unreliable: bool = False
     """The list is wrong (a PID over pid_max, more memory than the GPU has): no process on it may be signalled."""
     unattributed: Reading = Reason.NO_SAMPLE
-    """Bytes: used (without reserved) minus the holdings, never below 0; a reason where a holding has no value."""
+    """Memory of unknown processes in bytes: used (without reserved) minus the holdings, never below 0; a reason where a
+    holding has no value."""
     promised: Reading = Reason.NO_SAMPLE
-    """Bytes that were declared or reserved (`gpuwatch run`) and are not taken yet, without limits that could not be
-    read. They may be more than what is free."""
+    """Bytes that are declared or reserved (`gpuwatch run`), and not used yet, without limits that could not be read.
+    They may be more than the free memory."""
     promises: tuple[Promise, ...] = ()
     """The same by user, the largest first."""
     opened_by: tuple[int, ...] = ()
@@ -770,11 +771,11 @@ class HostUsage(msgspec.Struct, frozen=True, kw_only=True):
     cores: Reading = Reason.NO_SAMPLE
     """Number of logical CPUs."""
     cpu: Reading = Reason.NO_SAMPLE
-    """Percent of all CPUs together since the last sample; waiting for a disk is not use."""
+    """Percent of all CPUs together since the last sample; waiting for a disk does not count."""
     memory_total: Reading = Reason.NO_SAMPLE
     """Bytes."""
     memory_used: Reading = Reason.NO_SAMPLE
-    """Bytes that the kernel cannot take back from its caches: MemTotal - MemAvailable."""
+    """Bytes in use that the kernel cannot free from its caches: MemTotal - MemAvailable."""
     swap_total: Reading = Reason.NO_SAMPLE
     """0 if there is no swap."""
     swap_used: Reading = Reason.NO_SAMPLE
@@ -815,7 +816,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     since: float = 0.0
     """Wall-clock time of the last change of `state`."""
     demo: bool = False
-    """The snapshot is the demo's: its GPUs and processes are invented."""
+    """The snapshot is from the demo: its GPUs and processes are simulated."""
     confined: bool = False
     """The sampler runs in a PID namespace of its own (a container): processes outside may not be listed."""
     nvml_calls: int = 0
@@ -825,16 +826,16 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[Gpu, ...] = ()
     processes: tuple[Process, ...] = ()
     unlisted: tuple[Unlisted, ...] = ()
-    """Processes that have a GPU open and that NVML does not list; other people's are found only by root."""
+    """Processes that have a GPU open and are not in NVML's list; only root finds those of other users."""
     searched: float = 0.0
     """Wall-clock time at which the last search for them ended; 0 if none has ended yet."""
     unsearched: int = 0
-    """Number of processes that the search could not look into: other people's, unless root searches, and others while
-    no file descriptor or no memory is left."""
+    """Number of processes that the search could not read: those of other users, unless root searches; any if no file
+    descriptor or no memory was left."""
     reached: int = 0
-    """Number of processes that a single snapshot's search looked at before its time was over; 0 if it ended."""
+    """Number of processes that the search of a single snapshot examined in its time; 0 if it was complete."""
     existing: int = 0
-    """Number of processes that there were at its start; 0 if it ended."""
+    """Number of processes at the start of that search; 0 if it was complete."""
     hides: bool = False
     """/proc hides other people's processes (hidepid)."""
     mps: tuple[int, ...] = ()

@@ -109,7 +109,7 @@ def test_nothing_points_to_anything() -> None:
 def test_who_has_it_open_may_hold_it() -> None:
     one = found(loose(opened_by=(70, 4711)))[-1]
     assert one.reason == "PIDs 70, 4711 have it open too: if they hold none of this, only a reset frees it"
-    assert one.step.startswith("where it is still in use when they have ended: `nvidia-smi --gpu-reset -i 2`")
+    assert one.step.startswith("if it is still in use after they have ended: `nvidia-smi --gpu-reset -i 2`")
     longest = found(loose(opened_by=tuple(range(4_194_288, 4_194_304))))[-1]
     assert longest.reason.endswith("only a reset frees it")
 
@@ -276,7 +276,7 @@ def test_a_search_that_was_cut_short_says_how_far_it_came() -> None:
     for viewer in (0, 1000):
         hidden = found(loose(), reached=700, existing=3395, searched=0.0, viewer=viewer)[0]
         assert hidden.kind is GapKind.HIDDEN
-        assert "cut short: 700 of 3395 processes were looked at" in hidden.reason
+        assert "cut short: 700 of 3395 processes were examined" in hidden.reason
         assert "sudo gpuwatch" not in hidden.step
         assert ("sudo" in hidden.step) is (viewer != 0)
 
@@ -284,8 +284,8 @@ def test_a_search_that_was_cut_short_says_how_far_it_came() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"unsearched": 1}, "1 process could not be looked into"),
-        ({"unsearched": 212}, "212 processes could not be looked into"),
+        ({"unsearched": 1}, "1 process could not be read"),
+        ({"unsearched": 212}, "212 processes could not be read"),
         ({"unsearched": 3, "hides": True}, "hidepid"),
     ],
 )

@@ -29,10 +29,10 @@ from tests.support.alerts import Past, cap, observed, severities_of, uuid
 from tests.support.builders import GIB, at, filled, gpu, holding, memory, process, snapshot
 
 
-def test_each_rule_has_its_section_in_the_guide_and_each_limit_is_named_there_once() -> None:
-    rules = page_text("alerts").partition("\n## Rules\n")[2].partition("\n### What holds for all rules\n")[0]
-    assert re.findall(r"^### (.+)$", rules, re.MULTILINE) == [*(rule.name for rule in RULES), RUN_ENDED]
-    keys = re.findall(r"`(\w+)`", "".join(re.findall(r"^- Keys: (.+)$", rules, re.MULTILINE)))
+def test_each_rule_has_its_row_on_the_page_and_each_limit_is_named_there_once() -> None:
+    rows = re.findall(r"^\| `.+$", page_text("alerts").partition("\n## Rules\n")[2].partition("\n## ")[0], re.MULTILINE)
+    assert [row.split("`")[1] for row in rows] == [*(rule.name for rule in RULES), RUN_ENDED]
+    keys = re.findall(r"`([a-z]+_[a-z_]+)`", "".join(rows))
     assert sorted(keys) == sorted(set(Limits.__struct_fields__) - {"off", "quiet", "custom", "allowances"})
 
 

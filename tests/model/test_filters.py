@@ -90,8 +90,8 @@ def test_wrong_terms_are_left_out_and_the_first_is_named() -> None:
         ("idle >=", "has no value; write one, such as"),
         ("user:", "write user:ada"),
         ("gpu=,", "write gpu:0,2-4"),
-        ("mine !", "! stands alone"),
-        ("not", "stands alone"),
+        ("mine !", "nothing follows !"),
+        ("not", "nothing follows not"),
         ("@", "the name of a saved filter"),
     ],
 )

@@ -236,5 +236,5 @@ def test_what_is_gone_of_its_session_is_said() -> None:
     one = process(10, context=ProcessContext(), session=900, leader_alive=False, adopted=True, parent="systemd")
     assert told(one) == {
         "login": "the leader of its session (900) has ended",
-        "parent": "has ended; taken in by systemd",
+        "parent": "has ended; adopted by systemd",
     }

@@ -33,7 +33,7 @@ _QUOTED: Final = 48
 def _observation(
     process: Process, about: Sequence[GpuProcess], title: str, level: Severity | None, **fields: Any
 ) -> Observation:
-    """Return an observation about a process on some of its GPUs, the first of which it stands for."""
+    """Return an observation about a process on some of its GPUs, and use the first of them."""
     gpu = about[0].gpu
     return Observation(
         gpu=gpu,

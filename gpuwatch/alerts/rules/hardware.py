@@ -34,7 +34,7 @@ RECENT: Final = 3600.0
 _COOLER: Final = 3.0
 """Degrees Celsius below its limit at which a temperature steps down or clears."""
 _SLOW_LONGER: Final = 5
-"""Factor on `throttled_for` where the driver alone slows a GPU down for its heat: it does so to keep the GPU well."""
+"""Factor on `throttled_for` where only the driver slows a GPU down by heat: it does so to keep the GPU well."""
 _FREE_FOR: Final = 10.0
 """Seconds without throttling that end it."""
 _BELOW_FOR: Final = 60.0

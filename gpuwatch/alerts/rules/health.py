@@ -24,7 +24,7 @@ _LATE: Final = 5.0
 _STARTING: Final = 10.0
 """Seconds that a source may take to start."""
 _WORDS: Final = {Health.LOST: f"{Health.LOST.value}: it needs a reset or a reboot"}
-"""Words for states of health whose name alone does not say what to do."""
+"""Words for states of health whose name does not say what to do."""
 _CRITICAL: Final = frozenset({Health.LOST, Health.SILENT, Health.QUARANTINED, Health.RESET, Health.MISSING})
 
 

@@ -141,7 +141,7 @@ def find_ended_holders(context: RuleContext) -> Iterator[Observation]:
     """Find processes that have ended, or are zombies, and still hold memory.
 
     A process that gpuwatch may not see, or in another namespace, does not count as ended. Nor does a zombie that runs
-    on the GPU: the kernel also calls a program a zombie whose first thread alone has ended (proc(5)).
+    on the GPU: the kernel also calls a program a zombie if only its first thread has ended (proc(5)).
     """
     for gpu in context.listed:
         for one in context.on(gpu):
