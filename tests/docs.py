@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import textwrap
 import tomllib
 from argparse import SUPPRESS
 from collections import Counter
@@ -325,9 +326,9 @@ def metrics() -> Iterator[str]:
 
 
 def pages() -> Iterator[str]:
-    """Yield the pages of the guide, each with a link, for the README."""
-    for name in PAGES:
-        yield f"- [{name}](gpuwatch/docs/{name}.md): {summary(name)}"
+    """Yield links to the pages of the documentation, for the README."""
+    links = [f"[{name}](gpuwatch/docs/{name}.md)" for name in PAGES]
+    yield from textwrap.wrap(" · ".join(links), 120, break_long_words=False, break_on_hyphens=False)
 
 
 def layers() -> Iterator[str]:

@@ -183,9 +183,9 @@ def _verdict(standing: LimitUsage, gpu: Gpu, people: Mapping[int, Process], allo
     collective = any((declared := people[pid].declared) is not None and declared.collective for pid in standing.pids)
     room = allowance(limit, number(gpu.memory.total), collective=collective, allowances=allowances)
     over = standing.held - limit.bytes
-    whose = (
-        f"{standing.scope} holds {size(standing.held)} in {len(standing.pids)} processes: " if standing.scope else ""
-    )
+    count = len(standing.pids)
+    many = f"{count} processes" if count > 1 else "1 process"
+    whose = f"{standing.scope} holds {size(standing.held)} in {many}: " if standing.scope else ""
     whole = f"the {size(limit.bytes)} that were declared"
     if over <= 0:
         if not standing.complete:
