@@ -81,7 +81,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     subject: str = ""
     """Process or scope that it is about, where one rule may raise several alerts on a GPU; empty for the GPU itself."""
     severity: Severity
-    """Present severity; after the end of the alert, its last severity."""
+    """Current severity; after the end of the alert, its last severity."""
     most: Severity = Severity.NOTE
     """Highest severity that it had."""
     title: str
@@ -95,17 +95,17 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     raised: float
     """Wall-clock time at which it was raised."""
     worse: float = 0.0
-    """Wall-clock time at which it last got worse, that is more severe; 0 where it did not since it was raised."""
+    """Wall-clock time at which it last got worse, that is more severe; 0 if it never did."""
     raised_monotonic: float = 0.0
-    """The same on the reader's monotonic clock; means nothing to another process."""
+    """The same on the reader's monotonic clock; it has no meaning in another process."""
     seen: float = 0.0
     """Wall-clock time of the last sample that judged it."""
     ended: float | None = None
-    """Wall-clock time at which it ended; None while it holds."""
+    """Wall-clock time at which it ended; None while it is active."""
     lasted: float = 0.0
     """Seconds on the monotonic clock from raised to the last sample that judged it, or to its end."""
     how: str = ""
-    """How it ended: `back within the limit`, `process 123 has ended`; empty while it holds."""
+    """How it ended: `back within the limit`, `process 123 has ended`; empty while it is active."""
     unit: Unit = Unit.NONE
     peak: float | None = None
     """The worst value since the alert was raised, in `unit`; for free bytes the smallest."""
@@ -127,7 +127,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     muted: bool = False
     """It, or its rule, is muted."""
     unjudged: bool = False
-    """Whether another gpuwatch raised it, and no sample has judged it since: its words are as of `seen`."""
+    """Whether another gpuwatch raised it, and no sample has judged it since: its words are from `seen`."""
     sent: bool = False
     """Whether its message was sent; only in the store, so that the next gpuwatch does not send it again."""
 

@@ -36,7 +36,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     gpu: Gpu | None = None
     """None for the whole stream, and for a user on any GPU."""
     gpus: tuple[Gpu, ...] = ()
-    """GPUs that it is about; empty for only `gpu`, and for all on which the processes of a subject hold memory."""
+    """GPUs that it is about; empty for only `gpu`, or for all GPUs on which the processes of a subject hold memory."""
     subject: str = ""
     """Process or scope that it is about, where the rule may observe several on one GPU.
 
@@ -66,7 +66,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """Time of the sample, to recognize a repeated sample; None where each observation counts."""
     title: str
     short: str = ""
-    """Title for a row, and what is foreseen, as in `Alert`."""
+    """Title for a row, and prediction, as in `Alert`."""
     forecast: str = ""
     evidence: str = ""
     detail: str = ""

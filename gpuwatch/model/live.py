@@ -105,11 +105,11 @@ class StatusGpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Overuse(msgspec.Struct, frozen=True, kw_only=True):
-    """User who holds more than they declared, as a present alert says."""
+    """User who is over declared, by an active alert."""
 
     user: str
     gib: float
-    """GiB beyond the limits, over all GPUs."""
+    """GiB above what they declared, over all GPUs."""
 
 
 class LiveLimit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -178,7 +178,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     sends: bool = False
     """Whether the gpuwatch that wrote the file sends messages."""
     alerts: dict[str, int] = {}
-    """Alerts that hold, by severity: `note`, `warning`, `critical`."""
+    """Active alerts, by severity: `note`, `warning`, `critical`."""
     unseen: int = 0
     """Alerts of severity warning or critical that nobody has acknowledged or muted."""
     worst: str = ""
@@ -190,11 +190,11 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     others: int = 0
     """Critical alerts that neither a GPU's row nor `over` shows."""
     other: str = ""
-    """Words of one of these: `GPU 1 full in 4 min`; not in the service's file."""
+    """Title of one of these: `GPU 1 full in 4 min`; not in the service's file."""
     over: tuple[Overuse, ...] = ()
-    """The worst user first."""
+    """Users who are over declared, the worst first."""
     unread: int = 0
-    """Processes whose declarations could not be read: they may hold too much."""
+    """Processes whose declarations could not be read: they may be over declared."""
     resting: tuple[IdleHolding, ...] = ()
     """Idle times of the holdings where they are known, 0 for those that compute."""
     processes: tuple[LiveShares, ...] = ()

@@ -102,7 +102,7 @@ def _rows(snapshot: Snapshot, near: dict[str, str]) -> Iterator[StatusGpu]:
 
 
 def _over(snapshot: Snapshot, alerts: Iterable[Alert]) -> tuple[Overuse, ...]:
-    """Return the users who exceed their limits, and by how much; of a process's several limits the worst counts."""
+    """Return the users who are over declared, and by how much; of several limits of a process the worst counts."""
     raised = {(one.gpu, one.pids) for one in alerts}
     if not raised:
         return ()

@@ -1,6 +1,6 @@
-"""Rules about declared shares: processes above their limit or their start size, and GPUs that are overbooked.
+"""Rules about declared shares: processes over declared or past their start size, and overbooked GPUs.
 
-Only a number that holds a process back is a limit: a default, a cache, a reserve or growth without a number never is,
+Only a number that restricts a process is a limit: a default, a cache, a reserve or growth without a number never is,
 and a start size may be exceeded by design.
 """
 
@@ -83,7 +83,7 @@ def allowance(
 
 
 class Overshoot(msgspec.Struct, frozen=True, kw_only=True):
-    """Processes that hold more than they declared, and the allowance, on one GPU at one moment."""
+    """Processes that are over declared, by more than the allowance, on one GPU at one moment."""
 
     gpu: int
     """Index of the GPU."""
@@ -101,7 +101,7 @@ class Overshoot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def overshoots(snapshot: Snapshot, allowances: Allowances | None = None) -> tuple[Overshoot, ...]:
-    """Return who is over a limit in a snapshot, the farthest first; the rule also wants it to last."""
+    """Return the processes over declared in a snapshot, the farthest first; the rule also requires that it lasts."""
     gpus = {gpu.uuid: gpu for gpu in snapshot.gpus}
     processes = {one.pid: one for one in snapshot.processes}
     found = []
