@@ -37,7 +37,7 @@ class BoundKey(NamedTuple):
 _ACTIONS: Final = (
     BoundKey("detail", "detail", "detail", "Show everything about the selected process or GPU"),
     # Priority, since Textual's screens move their focus by these keys.
-    BoundKey("switch", "switch", "GPUs", "Move the cursor between the processes and the GPUs", priority=True),
+    BoundKey("switch", "switch", "GPUs", "Switch between the processes and the GPUs", priority=True),
     BoundKey("follow", "follow", "follow", "Follow the chosen GPU: show only its processes, or all again"),
     # Priority, so that what is typed in the same moment (a slow line delivers it at once) already goes to the prompt.
     BoundKey("filter", "filter", "filter", "Filter the processes", priority=True),

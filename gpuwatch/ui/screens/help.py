@@ -38,12 +38,12 @@ _PAIRS: Final = {
     "replay.slower": ("replay.faster", "Play slower or faster"),
     "replay.step.back": ("replay.step.forward", "Pause, and go back or forward one snapshot"),
     "sort_left": ("sort_right", "Sort by the previous or the next column"),
-    "find_next": ("find_before", "Jump to the next or the previous match of the last filter"),
+    "find_next": ("find_before", "Jump to the next or the previous match"),
     "up": ("down", "Move to the process or GPU above or below"),
-    "left": ("right", "Move to the GPU on the left or right in a heat map"),
+    "left": ("right", "Move left or right in a heat map"),
     "pageup": ("pagedown", "Move up or down one screen"),
-    "first": ("last", "Move to the first or the last process or GPU"),
-    "quit": ("quit_now", "Quit (^c ^q: from any screen); your processes keep running"),
+    "first": ("last", "Move to the first or last process or GPU"),
+    "quit": ("quit_now", "Quit (^c ^q: from any screen)"),
     "slower": ("faster", "Sample less or more often"),
 }
 """Actions that are explained in one line with their opposite."""
@@ -74,9 +74,9 @@ def _unread(frame: Frame | None) -> list[Section]:
     count = unread_processes(frame.snapshot) if frame else 0
     words = unread_words(count)
     facts = (
-        Fact("why", "Linux shows the environment of a process to its owner and root"),
-        Fact("so", "gpuwatch cannot see who is over declared; less may be left"),
-        Fact("fix", "root starts a service for all users: `gpuwatch docs admin`"),
+        Fact("why", "only owner and root can read an environment"),
+        Fact("so", "they may hold too much; left may be less"),
+        Fact("fix", "root runs the service: gpuwatch docs admin"),
     )
     return [Section(words[:1].upper() + words[1:], facts)] * bool(count)
 
@@ -96,7 +96,7 @@ def key_sections(keys: Sequence[BoundKey]) -> list[Section]:
         title = next((title for title, ids in _GROUPS.items() if one.id in ids), _REST)
         if words:
             grouped[title].append(Fact(names, words))
-    grouped[_MOVING].append(Fact("mouse", "Click to choose, twice to open; the keys below are buttons"))
+    grouped[_MOVING].append(Fact("mouse", "Click a row or a key; click twice to open"))
     return [Section(title, tuple(facts)) for title, facts in grouped.items() if facts]
 
 
@@ -156,10 +156,10 @@ _REPLAY: Final = Section(
 _FILTER: Final = Section(
     "Filter: processes that match every term",
     (
-        Fact("train", "the command, user, PID or GPU name contains this"),
-        Fact("user:ada,ben", "the user name contains one of these; mine: your own"),
-        Fact("gpu:0-3,5", "on one of these GPUs; also pid:123, uid:1001"),
+        Fact("train", "command, user, PID or GPU name contains it"),
+        Fact("user:ada,ben", "user contains one of these; mine: your own"),
+        Fact("gpu:0-3,5", "on these GPUs; also pid:123, uid:1001"),
         Fact("mem>10GiB", "also rss, idle>30m, age, sm>50, cpu, used>1; >= < <= ="),
-        Fact("!train @long", "! or - excludes; @long: saved in [filters] of gpuwatch.toml"),
+        Fact("!train @long", "! or - excludes; @long: saved in [filters]"),
     ),
 )
