@@ -97,7 +97,7 @@ def test_a_number_that_may_be_anothers_is_nobodys_for_sure_and_is_not_ended(
     assert "people" not in seen.once
     head, *points = seen.explained.splitlines()
     assert head.startswith(f"PID {seen.pid} · root?")
-    assert "may be another process, outside of this container" in " ".join(points)
+    assert "may be a process outside this container" in " ".join(points)
     assert seen.strays == []
     assert "GPU 0 could not be judged: the driver may mean processes outside of this container" in seen.of_strays
     assert seen.killed == 1
