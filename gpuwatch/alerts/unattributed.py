@@ -183,7 +183,7 @@ class GapEvidence:
             display = " and the display" if gpu.display_active is True else ""
             yield GapCause(
                 GapKind.DRIVER,
-                f"{units.size(gap)} is no more than a driver takes for itself, for contexts{display}",
+                f"{units.size(gap)} is normal for what the driver itself needs: contexts{display}",
                 "nothing to do; `nvidia-smi -q -d MEMORY` shows the driver's own figures",
                 harmless=True,
             )

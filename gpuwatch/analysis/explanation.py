@@ -75,7 +75,7 @@ def explain_process(process: Process, snapshot: Snapshot, allowances: Allowances
         elif declared.words:
             points.append(Point("read", declared.words))
         if declared.frameworks:
-            together = "exchanges data between GPUs, which takes buffers of its own" if declared.collective else ""
+            together = "exchanges data between GPUs, which needs extra buffers" if declared.collective else ""
             points.append(Point("uses", ", ".join(declared.frameworks), together))
         points.append(_sees(declared, names))
         said = [one for one in declared.declarations if one.kind is not Kind.DEFAULT]

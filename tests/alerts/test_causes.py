@@ -221,7 +221,7 @@ def test_what_a_driver_takes_for_itself() -> None:
     (one,) = found(card)
     assert (one.kind, one.reason) == (
         GapKind.DRIVER,
-        "544 MiB is no more than a driver takes for itself, for contexts and the display",
+        "544 MiB is normal for what the driver itself needs: contexts and the display",
     )
     assert kinds(loose((OWN + OWN_EACH + MIB) / GIB)) == PLAIN
 

@@ -202,7 +202,7 @@ def find_failed_sensors(context: RuleContext) -> Iterator[Observation]:
             stamp=gpu.sampled,
             title=f"GPU {gpu.index}: {' and '.join(filter(None, (', '.join(names[:-1]), *names[-1:])))} cannot be read",
             evidence=joined(words, _users("held by", [one.pid for one in gpu.holdings], context)) if failed else "",
-            how="" if failed else "all figures can be read again",
+            how="" if failed else "all values can be read again",
         )
 
 
@@ -255,7 +255,7 @@ def find_remapped(context: RuleContext) -> Iterator[Observation]:
         elif isinstance(failed, Reason) or isinstance(pending, Reason):
             continue
         else:
-            level, title, evidence = None, f"GPU {gpu.index}: no broken memory waits to be replaced", ""
+            level, title, evidence = None, f"GPU {gpu.index}: no broken memory has to be replaced any more", ""
         yield Observation(
             gpu=gpu,
             level=level,
@@ -265,7 +265,7 @@ def find_remapped(context: RuleContext) -> Iterator[Observation]:
             title=title,
             short="broken memory",
             evidence=evidence,
-            how="" if level else "no broken memory waits to be replaced",
+            how="" if level else "no broken memory has to be replaced any more",
         )
 
 
