@@ -6,6 +6,8 @@ import json
 import re
 import subprocess
 from argparse import SUPPRESS
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,37 @@ def test_every_table_that_is_generated_is_in_a_document() -> None:
 def test_every_link_leads_to_a_file(file: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)", file.read_text())
     assert [link for link in links if "://" not in link and not (file.parent / link).exists()] == []
+
+
+def headings(text: str) -> set[str]:
+    """Return the headings of a page below its title, as they are shown."""
+    without_code = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    return {heading.replace("`", "") for heading in re.findall(r"(?m)^##+ (.+)$", without_code)}
+
+
+def rows(text: str) -> set[str]:
+    """Return the first two cells of each row of the tables, without their heads."""
+    body = re.sub(r"(?m)^\|.*\n\|[-:| ]+\|$", "", text)
+    return {" ".join(row.split()) for row in re.findall(r"(?m)^\| ([^|]+\|[^|]+)\|", body)}
+
+
+@pytest.mark.parametrize("parts", [headings, rows])
+def test_no_heading_and_no_row_is_on_two_pages(parts: Callable[[str], set[str]]) -> None:
+    counts = Counter(part for file in documents() for part in parts(file.read_text()))
+    assert [part for part, count in counts.items() if count > 1] == []
+
+
+@pytest.mark.parametrize("file", documents(), ids=lambda file: f"{file.parent.name}/{file.name}")
+def test_every_anchor_leads_to_a_heading(file: Path) -> None:
+    links = re.findall(r"\]\((?!\w+://)([^)#]*)#([^)]+)\)", file.read_text())
+    assert [
+        (page, anchor) for page, anchor in links if anchor not in anchors(file.parent / page if page else file)
+    ] == []
+
+
+def anchors(file: Path) -> set[str]:
+    """Return the anchors of the headings of a page, as GitHub makes them."""
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings(file.read_text())}
 
 
 def test_the_table_of_alerts_has_every_rule() -> None:
