@@ -250,10 +250,10 @@ def _badness(alert: Alert) -> tuple[int, float]:
 
 
 def repeat_words(event: Repeated, now: float, word: str = "first") -> str:
-    """Return how often an event was raised: `12 times, 1h08m in all, first 03:10:00`; empty for once."""
+    """Return how often an event was raised: `12 times, 1h08m total, first 03:10:00`; empty for once."""
     if event.times == 1:
         return ""
-    return f"{event.times} times, {duration(event.lasted)} in all, {word} {moment(event.other, now)}"
+    return f"{event.times} times, {duration(event.lasted)} total, {word} {moment(event.other, now)}"
 
 
 def moment(at: float, now: float) -> str:

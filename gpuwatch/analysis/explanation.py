@@ -186,7 +186,7 @@ def _verdict(standing: LimitUsage, gpu: Gpu, people: Mapping[int, Process], allo
     count = len(standing.pids)
     many = f"{count} processes" if count > 1 else "1 process"
     whose = f"{standing.scope} holds {size(standing.held)} in {many}: " if standing.scope else ""
-    whole = f"the {size(limit.bytes)} that were declared"
+    whole = f"the declared {size(limit.bytes)}"
     if over <= 0:
         if not standing.complete:
             return f"{whose}not known to be over {whole}"
@@ -204,7 +204,7 @@ def context_points(process: Process) -> list[Point]:
     around = process.context
     if around is None:
         return []
-    server = "waits for requests: not a stray for being idle"
+    server = "waits for requests, so it is not a stray when idle"
     login = f"{around.login or '?'} (uid {around.login_uid})" if around.login_uid is not None else ""
     points = [
         Point("pod", around.pod),
@@ -253,5 +253,5 @@ def _describe_run(run: Run) -> str:
     """Return a run and the role of a process in it: `train.py · torchrun · rank 3 of 8`."""
     rank = f"rank {run.rank}" + (f" of {run.world}" if run.world else "") if run.rank is not None else ""
     worker = f"worker of {run.worker_of}" if run.worker_of is not None else ""
-    began = f"began with {run.head}" if run.head and run.head != run.worker_of else ""
+    began = f"first PID {run.head}" if run.head and run.head != run.worker_of else ""
     return joined(run.name, run.launcher, rank, worker, "its run has ended" if run.orphaned else began)

@@ -35,7 +35,7 @@ def message(held: Sequence[Row], snapshot: Snapshot, allowances: Allowances | No
         rest = [row.holding.memory for row in rows[NAMED:]]
         sizes = [int(size) for size in rest if known(size)]
         least = "at least " * (len(sizes) < len(rest))
-        lines.append(f"- and {len(rest)} more with {least}{gib(sum(sizes))} GiB in all")
+        lines.append(f"- and {len(rest)} more with {least}{gib(sum(sizes))} GiB in total")
     return "\n".join([*lines, _request(rows, over)])
 
 

@@ -217,17 +217,16 @@ def totals(found: Sequence[Person], snapshot: Snapshot) -> tuple[str, ...]:
     """Return wordings of the totals, the longest first: `9 people · 44 processes · 402 of 632 GiB held, 96 idle`."""
     visible = sum(one.uid is not None for one in found)
     unseen = any(one.uid is None for one in found)
-    persons = [_count(visible, "person", "people")] * bool(visible or not unseen)
-    persons += ["some unknown"] * unseen
+    persons = f"{'at least ' * unseen}{_count(max(visible, unseen), 'person', 'people')}"
     processes = sum(one.processes for one in found)
     held = f"{'at least ' * any(one.at_least for one in found)}{_whole_gib(sum(one.memory for one in found))}"
     total = _total(snapshot.gpus)
     of = f" of {_whole_gib(total)}" if total is not None else ""
     idle = sum(one.idle for one in found)
-    memory = f"{held}{of} GiB held" + (f", {_whole_gib(idle)} of these idle" if idle else "")
+    memory = f"{held}{of} GiB held" + (f", {_whole_gib(idle)} idle" if idle else "")
     return (
-        " · ".join([*persons, _count(processes, "process", "processes"), memory]),
-        " · ".join([*persons, memory]),
+        " · ".join([persons, _count(processes, "process", "processes"), memory]),
+        " · ".join([persons, memory]),
         memory,
         f"{held}{of} GiB held",
     )

@@ -281,4 +281,4 @@ def format_reload(reloaded: Reloaded, later: Collection[str] = ()) -> str:
         return "configuration reloaded: nothing has changed"
     waiting = [name for name in reloaded.changed if name in later]
     words = f"configuration reloaded: {', '.join(reloaded.changed)} changed"
-    return f"{words} (from the next start on: {', '.join(waiting)})" if waiting else words
+    return f"{words} (restart gpuwatch to apply: {', '.join(waiting)})" if waiting else words

@@ -25,4 +25,4 @@ class DemoEnder:
             self._remove(target.pid)
         if not own:
             return refuse_owner(targets[0], self._viewer) or "it is not yours"
-        return f"demo: no signal was sent; {'its row was' if len(own) == 1 else f'{len(own)} rows were'} removed"
+        return f"no signal was sent (demo); {'its row was' if len(own) == 1 else f'{len(own)} rows were'} removed"

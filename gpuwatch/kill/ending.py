@@ -150,7 +150,7 @@ class Ending:
         self._by_pid: dict[int, Member] = {}
         self._checked: Future[Any] | None = None
         if snapshot.demo:  # a real process on this machine may have a PID of the demo
-            self._refuse("demo: its processes are not real")
+            self._refuse("the demo's processes are not real")
         elif refused := pinner.refuse_shown(target):
             pinner.record_refusal(target, refused)
             self._refuse_by(refused)

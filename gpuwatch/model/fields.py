@@ -115,7 +115,7 @@ class Field(msgspec.Struct, Generic[T], frozen=True):
     label: str = ""
     """Name in a list of facts; empty for the name in sentences."""
     fact: str = "{}"
-    """Words around the amount and its unit in a list of facts: `{} in all`."""
+    """Words around the amount and its unit in a list of facts: `{} total`."""
     ascending: bool = False
     """Whether the smallest value is the first."""
     quiet: float = 0.0
@@ -333,7 +333,7 @@ PROCESS: Final[Mapping[str, Field[Row]]] = table(
         Field("pid", "PID", lambda row: Amount(row.holding.pid), ascending=True),
         Field("user", "user", lambda row: row.owner, ascending=True, right=False),
         Field("memory", "GiB", lambda row: amount(row.holding.memory), Unit.BYTES, words="memory", compare="mem"),
-        Field("used", "used/declared %", lambda row: amount(row.share), Unit.PERCENT, words="part of the GPU"),
+        Field("used", "used/declared %", lambda row: amount(row.share), Unit.PERCENT, words="of GPU memory"),
         Field(
             "sm",
             "SM %",
@@ -433,7 +433,7 @@ GPU: Final[Mapping[str, Field[Gpu]]] = table(
             label="left",
             fact="{} free and not promised",
         ),
-        Field("total", "total", reading("memory.total"), Unit.BYTES, label="memory", fact="{} in all"),
+        Field("total", "total", reading("memory.total"), Unit.BYTES, label="memory", fact="{} total"),
         Field(
             "promised", "promised", reading("promised"), Unit.BYTES, fact="{} declared or reserved, but not used yet"
         ),

@@ -51,7 +51,7 @@ def held(*memories: float | Reason, idle: Idle | None = None, **changes: Any) ->
         (
             (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, Reason.NO_SAMPLE),
             Idle(600, at_least=False),
-            ["- 7.0 GiB", "- and 3 more with at least 3.0 GiB in all", "could you end them?"],
+            ["- 7.0 GiB", "- and 3 more with at least 3.0 GiB in total", "could you end them?"],
             ["2.0 GiB on"],
         ),
     ],

@@ -127,13 +127,13 @@ def test_the_whole_is_the_sum_of_all() -> None:
         [process(11, "ada"), process(12, "ben"), process(13, "you"), Process(pid=14, presence=Presence.GONE)],
     )
     forms = totals(people(Holdings(seen)), seen)
-    assert forms[0] == "3 people · some unknown · 4 processes · 65 of 158 GiB held"
+    assert forms[0] == "at least 3 people · 4 processes · 65 of 158 GiB held"
     assert forms[-1] == "65 of 158 GiB held"
 
 
 def test_the_whole_of_one_and_of_nobody() -> None:
     seen = snapshot([gpu(0, holdings=[holding(11, memory=Reason.UNSUPPORTED), holding(12, 30, sm=0)])])
-    words = "1 person · 2 processes · at least 30 of 79 GiB held, 30 of these idle"
+    words = "1 person · 2 processes · at least 30 of 79 GiB held, 30 idle"
     assert totals(people(Holdings(seen), watched(seen, 70)), seen)[0] == words
     assert totals([], snapshot([]))[0] == "0 people · 0 processes · 0.0 GiB held"
 

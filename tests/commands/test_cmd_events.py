@@ -190,7 +190,7 @@ def test_what_was_raised_again_and_again_is_one_line_unless_a_filter_asks_for_it
     write(own, *times)
     assert run() == 0
     (line,) = capsys.readouterr().out.splitlines()[1:]
-    assert "at worst 1.0 GiB free · 3 times, 30s in all" in line
+    assert "at worst 1.0 GiB free · 3 times, 30s total" in line
     assert run("--gpu", "3") == 0
     assert len(capsys.readouterr().out.splitlines()) == 4
 

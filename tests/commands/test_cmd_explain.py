@@ -49,7 +49,7 @@ def test_a_process_on_a_gpu_is_explained(launch: Launcher, driver: Driver, start
     assert "grant 0.4 of the GPU, 31.6 GiB on GPU 1" in text
     assert "GPUWATCH_SHARE=0.4 · environment · certain · in effect" in text
     assert "40.0 GiB on GPU 1" in text
-    assert "8.4 GiB over the 31.6 GiB that were declared, more than the allowance of 600 MiB" in text
+    assert "8.4 GiB over the declared 31.6 GiB, more than the allowance of 600 MiB" in text
 
 
 def test_without_a_driver_it_says_so_and_explains_what_it_can(launch: Launcher, start: Start) -> None:

@@ -35,8 +35,8 @@ def test_the_rows_of_the_viewers_processes_go_and_only_theirs() -> None:
     def end(*chosen: KillTarget) -> str:
         return ender.end(chosen)
 
-    assert end(targets[STRAY_PID]) == "demo: no signal was sent; its row was removed"
-    assert end(targets[LEFTOVER_PID], targets[RUN_PID]) == "demo: no signal was sent; 2 rows were removed"
+    assert end(targets[STRAY_PID]) == "no signal was sent (demo); its row was removed"
+    assert end(targets[LEFTOVER_PID], targets[RUN_PID]) == "no signal was sent (demo); 2 rows were removed"
     assert end(other) == "it belongs to ada, and gpuwatch signals only your own processes"
     clock.now += 0.5
     after = source.next(0.0)

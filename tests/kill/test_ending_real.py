@@ -203,7 +203,7 @@ def test_a_check_that_cannot_be_made_is_told(pinner: Pinner, deaf: GpuHolder) ->
 
 def test_nothing_of_a_demo_is_ended(pinner: Pinner, deaf: GpuHolder) -> None:
     ending = Ending(pinner, target_of(deaf), builders.snapshot([], [], demo=True))
-    assert (ending.state, ending.refused, ending.message) == (KillState.OVER, True, "demo: its processes are not real")
+    assert (ending.state, ending.refused, ending.message) == (KillState.OVER, True, "the demo's processes are not real")
 
 
 # ---------------------------------------------------------------------------------------------------------------

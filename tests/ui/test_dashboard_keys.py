@@ -216,7 +216,7 @@ async def test_the_prompt_is_on_screen_also_where_there_is_room_for_nothing_else
 
 
 async def reloaded(app: GpuwatchApp, pilot: Pilot[int], configured: Options) -> None:
-    app.helpers = Helpers(reload=lambda: Reloading("configuration read again", options=configured))
+    app.helpers = Helpers(reload=lambda: Reloading("configuration reloaded: nothing has changed", options=configured))
     app.action_reload()
     await until(pilot, lambda: app.options is configured)
 

@@ -150,12 +150,12 @@ def test_the_detail_of_a_gpu_makes_no_number_up() -> None:
 def test_the_detail_of_a_holding_has_both_shares(declared: Declared, words: str) -> None:
     seen = machine((11, "ada", 49.6, declared))
     facts = {one.label: one.value for one in holding_section(rows(seen)[0]).facts}
-    assert facts["part"] == words
+    assert facts["used"] == words
 
 
 GUESS = replace(ADA[3].declarations[0], confidence=Confidence.GUESS, line=12, where="train.py")
 DOUBTFUL = replace(ADA[3], declarations=(GUESS,))
-UNUSED = alert(0, Severity.WARNING, subject="11:11", title="pid 11 (ada) fills GPU 3 and computes on GPU 0 alone")
+UNUSED = alert(0, Severity.WARNING, subject="11:11", title="pid 11 (ada) fills GPU 3 and computes only on GPU 0")
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ UNUSED = alert(0, Severity.WARNING, subject="11:11", title="pid 11 (ada) fills G
         (DOUBTFUL, {}, (), 1, "holds 49.6 GiB of GPU 0, declared 31.6 at train.py:12, a guess"),
         (declares(0, 49.5 * GIB), {}, (), 0, "holds 49.6 GiB of GPU 0, declared 49.5 (environment), within the"),
         (declares(0, 60 * GIB), {}, (), 0, "holds 49.6 GiB of GPU 0, within the declared 60.0 (environment)"),
-        (declares(0, 60 * GIB), {}, (UNUSED,), 2, "fills GPU 3 and computes on GPU 0 alone"),
+        (declares(0, 60 * GIB), {}, (UNUSED,), 2, "fills GPU 3 and computes only on GPU 0"),
         (declares(0, 60 * GIB), {}, (replace(UNUSED, severity=Severity.NOTE),), 0, "holds 49.6 GiB of GPU 0, within"),
         (Declared(), {}, (), 0, "holds 49.6 GiB on GPU 0; declared nothing"),
         (UNREADABLE, {}, (), 0, "holds 49.6 GiB on GPU 0; its declared share is not readable"),
@@ -187,5 +187,5 @@ async def test_the_detail_judges_by_the_allowances_that_were_set() -> None:
     for allowances, verdict in ((None, True), (Allowances(framework=40 * GIB), False)):
         async with running(first, (160, 50), allowances=allowances) as (app, pilot):
             await press(pilot, "enter")
-            assert "GiB that were declared" in " ".join(text(app).split())
+            assert "declared" in " ".join(text(app).split())
             assert ("within the allowance" in text(app)) is not verdict

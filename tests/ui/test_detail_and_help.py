@@ -212,7 +212,7 @@ def told(one: Process) -> dict[str, str]:
         ({"login": "ada", "login_uid": 1001}, "", "logged in as", "ada (uid 1001)"),
         ({"server": "listens on port 8000"}, "", "server", "listens on port 8000"),
         ({"peer": "10.0.0.5:29500"}, "", "connected to", "10.0.0.5:29500"),
-        ({"run": RANK}, "", "run", "train.py · torchrun · rank 3 of 8 · began with 9"),
+        ({"run": RANK}, "", "run", "train.py · torchrun · rank 3 of 8 · first PID 9"),
         ({"run": WORKER}, "", "run", "train.py · worker of 8 · its run has ended"),
         ({"words": "no permission to read its environment"}, "", "not read", "no permission to read its environment"),
     ],

@@ -72,7 +72,7 @@ async def test_the_log_and_what_holds_now_are_one_list_the_newest_first() -> Non
         titles = ("as it is now", "as we see it", "event 2", "event 5", "an earlier one")
         assert [words in line for words, line in zip(titles, shown(app), strict=False)] == [True] * 5
         assert not any(words in text(app) for words in ("as it was logged", "as they saw it"))
-        assert "5 in all · 2 ongoing" in text(app)
+        assert "5 events · 2 ongoing" in text(app)
         assert "back within the limit" in shown(app)[2]
         assert "ongoing" in shown(app)[0]
         await press(pilot, "o")
@@ -88,7 +88,7 @@ async def test_repeats_are_one_line_until_a_filter_asks_for_them() -> None:
     flaps = [past(20 + number, rule="throttled", title="GPU 1 throttled") for number in range(12)]
     async with running(frame(machine(4)), (120, 36), helpers=log(*flaps, past(1))) as (app, pilot):
         await pilot.press("e")
-        await until(pilot, lambda: "12 times, 6m in all, first " in text(app))
+        await until(pilot, lambda: "12 times, 6m total, first " in text(app))
         assert len([line for line in shown(app) if line.strip()]) == 2
         await press(pilot, "slash", *"throttled", "enter")
         assert len([line for line in shown(app) if line.strip()]) == 12
@@ -108,7 +108,7 @@ async def test_without_a_log_what_ends_stays_in_the_list() -> None:
         await hand(app, pilot, replace(frame(machine(4)), cleared=(over,)))
         await pilot.pause()
         assert ["is over" in shown(app)[0], "it was let go" in shown(app)[0]] == [True, True]
-        assert "2 in all · 0 ongoing · since gpuwatch started" in text(app)
+        assert "2 events · 0 ongoing · since gpuwatch started" in text(app)
 
 
 def broken() -> Events:

@@ -176,8 +176,8 @@ async def test_events_are_those_up_to_the_time_that_is_shown(monkeypatch: pytest
     monkeypatch.setattr("gpuwatch.ui.screens.events.READ_EVERY", 0.05)
     async with replaying(recording(), 120) as (app, pilot):
         await press(pilot, "e")
-        await until(pilot, lambda: "1 in all · 1 ongoing" in text(app))
-        for second, words in ((200, "1 in all · 0 ongoing"), (310, "2 in all · 1 ongoing"), (50, "0 in all")):
+        await until(pilot, lambda: "1 event · 1 ongoing" in text(app))
+        for second, words in ((200, "1 event · 0 ongoing"), (310, "2 events · 1 ongoing"), (50, "0 events")):
             app.replay.seek(EPOCH + second)
             await until(pilot, lambda words=words: words in text(app))  # type: ignore[misc]
 

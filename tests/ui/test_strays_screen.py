@@ -160,11 +160,11 @@ async def test_in_the_demo_rows_are_removed_and_nothing_is_signalled() -> None:
         seen = framed(replace(a_frame(one, two).snapshot, demo=True))
         async with running(seen, (160, 50), helpers=Helpers(ender=lambda: ender)) as (app, pilot):
             await pilot.press("K")
-            await until(pilot, lambda: "demo: no signal was sent; its row was removed" in toasts(app))
+            await until(pilot, lambda: "no signal was sent (demo); its row was removed" in toasts(app))
             await opened(app, pilot)
             await pilot.press("space", "down")
             await told_to_end(pilot)
-            await until(pilot, lambda: "demo: no signal was sent; 2 rows were removed" in toasts(app))
+            await until(pilot, lambda: "no signal was sent (demo); 2 rows were removed" in toasts(app))
         assert len(removed) == 3
         assert set(removed) == {one.pid, two.pid}
         assert one.alive()

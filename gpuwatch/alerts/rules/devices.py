@@ -116,14 +116,14 @@ def find_unused(context: RuleContext) -> Iterator[Observation]:
             yield _observation(process, places, "", None, partial=True)
             continue
         (home,) = working
-        alone = f"computes on GPU {home.gpu.index} alone"
+        home_words = f"computes only on GPU {home.gpu.index}"
         if filled := [place for place in waiting if _is_filled(place, home)]:
-            title = f"{pid_and_user(process)} fills {_indices(filled)} and {alone}"
+            title = f"{pid_and_user(process)} fills {_indices(filled)} and {home_words}"
             yield _observation(process, filled, title, Severity.WARNING, short=unused_words(process, filled[0]))
         elif contexts := [place for place in waiting if place.memory in _CONTEXT]:
             least, most = (units.size(pick(place.memory for place in contexts)) for pick in (min, max))
             each = least if len(contexts) == 1 else f"{least} each" if least == most else f"{least} to {most}"
-            title = f"{pid_and_user(process)} opened {_indices(contexts)} ({each}) and {alone}"
+            title = f"{pid_and_user(process)} opened {_indices(contexts)} ({each}) and {home_words}"
             yield _observation(process, contexts, title, Severity.NOTE, short=unused_words(process, contexts[0]))
 
 

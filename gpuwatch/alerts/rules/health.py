@@ -55,12 +55,12 @@ def _last_on(gpu: Gpu, history: HistoryView) -> str:
     then, snapshot = last
     found = holders(then, Holdings(snapshot).owners(then), history)
     if not found:
-        return "nobody was on it"
+        return "no process used it"
     named = [f"{one.name} {units.gib(one.memory)}" for one in found[:NAMED]]
     named[0] += " GiB"
     more = len(found) - NAMED
     others = f"{more} other{'s' * (more > 1)}" if more > 0 else ""
-    return f"last on it: {joined(*named, others)}"
+    return f"last used by {joined(*named, others)}"
 
 
 def find_stale(context: RuleContext) -> Iterator[Observation]:

@@ -153,7 +153,7 @@ def find_overshoots(context: RuleContext) -> Iterator[Observation]:
             evidence = f"{units.gib(usage.held - usage.limit.bytes)} GiB over {units.gib(usage.limit.bytes)}"
             detail = _overshoot_detail(usage, gpu, members, context.history)
         else:
-            title = f"GPU {gpu.index}: {holder_name(members[0].pid, members[0])} within the declared share again"
+            title = f"GPU {gpu.index}: {holder_name(members[0].pid, members[0])} no longer over declared"
             short, evidence, detail = "", f"pid {members[0].pid}", ""
         yield Observation(
             gpu=gpu,
@@ -172,6 +172,7 @@ def find_overshoots(context: RuleContext) -> Iterator[Observation]:
             unit=Unit.BYTES,
             pids=usage.pids,
             owners=owners_of(usage.pids, context.processes) if keeps is not None else (),
+            how="no longer over declared",
         )
 
 
@@ -268,6 +269,7 @@ def find_overbooked(context: RuleContext) -> Iterator[Observation]:
             unit=Unit.BYTES,
             pids=pids,
             owners=owners,
+            how="no longer overbooked",
         )
 
 

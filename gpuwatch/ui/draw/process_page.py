@@ -137,12 +137,12 @@ def holding_section(row: Row) -> Section:
 
 def _share(row: Row) -> Fact:
     if row.share is None:
-        return Fact("part", "not known, because its memory is not known", missing=True)
+        return Fact("used", "not known, because its memory is not known", missing=True)
     declared = ""
     if row.limit is not None and row.declared is not None:
         together = f", counted together as {row.limit.scope}" if row.limit.scope else ""
         declared = f", declared {percent(row.declared, 100)} %{together}"
-    return Fact("part", f"{percent(row.share, 100)} % of the GPU's memory{declared}")
+    return Fact("used", f"{percent(row.share, 100)} % of the GPU's memory{declared}")
 
 
 def idle_words(idle: Idle) -> str:

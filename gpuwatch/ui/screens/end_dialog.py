@@ -223,7 +223,7 @@ class EndDialogs:
 
     def _notify(self, notice: KillNotice) -> None:
         # markup=False: the text may name a parent process, whose name is another's to choose.
-        title = "" if notice.pid is None else f"process {notice.pid}{' (demo)' * self.queue.is_demo}"
+        title = "" if notice.pid is None else f"process {notice.pid}"
         self._app.notify(
             notice.text,
             title=title,

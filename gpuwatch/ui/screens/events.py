@@ -296,7 +296,7 @@ class EventsScreen(FilteredListScreen[EventList, Alert]):
         found = self.rows.found
         total = len(self._every())
         shown = len(found) + sum(one.times - 1 for one in self.rows.repeats.values())
-        words = [f"{total} in all" if shown == total else f"{shown} of {total}"]
+        words = [f"{total} event{'s' * (total != 1)}" if shown == total else f"{shown} of {total}"]
         words += [f"{sum(alert.ended is None for alert in found)} ongoing"]
         words += [f"filter: {self.filter.text}"] * bool(self.filter.text) + ["ongoing only"] * self._ongoing_only
         words += ["since gpuwatch started"] * (self._read is None)
