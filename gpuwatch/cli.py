@@ -31,7 +31,7 @@ _SHARED: Final = ("help", "config", "ascii")
 def main(argv: Sequence[str], sampler: SamplerProcess | None, *, reservations: Path | None = None) -> int:
     """Run gpuwatch and return its exit code.
 
-    `sampler` is a sampler process that was started early and waits for its options; None where there is none.
+    `sampler` is a sampler process that was started early and waits for its options; None if there is none.
     `reservations` replaces the machine's folder of reservations that all users share.
     """
     try:
@@ -64,7 +64,7 @@ def _without_command(args: argparse.Namespace) -> str:
         if given := given_flags(args, local):
             raise UsageError(f"--host does not go with {given[0]}")
     if args.wait and (args.once or args.stream):
-        raise UsageError("--wait is for the dashboard; --once and --stream report at once that there is no driver")
+        raise UsageError("--wait is for the dashboard; --once and --stream report a missing driver at once")
     if (args.at is not None or args.recording) and not args.once:
         raise UsageError("--recording goes with --once, `events` and `report`; `gpuwatch replay FILE` shows it")
     if args.at is not None and not args.recording:
@@ -72,9 +72,11 @@ def _without_command(args: argparse.Namespace) -> str:
     if args.recording and (args.demo or args.gpu is not None):
         raise UsageError(f"--recording does not go with {'--demo' if args.demo else '--gpu'}")
     if (given := given_flags(args, RECORDING)) and (args.once or args.stream):
-        raise UsageError(f"{given[0]} is for the dashboard and for `gpuwatch watch`; --once and --stream print instead")
+        raise UsageError(
+            f"{given[0]} is for the dashboard and for `gpuwatch watch`; it does not go with --once and --stream"
+        )
     if (args.user or args.mine or args.filter is not None) and (args.stream or args.json):
-        raise UsageError("--user, --mine and --filter choose what is drawn; JSON always has the processes of all users")
+        raise UsageError("--user, --mine and --filter do not go with JSON, which always has the processes of all users")
     return "once" if args.once else "stream" if args.stream else "dashboard"
 
 
@@ -184,7 +186,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     else:
         words[place:] = _in_new_words(words[place:])
     parts = {word: word.partition("=") for word in ours if word.startswith(tuple(f"{flag}=" for flag in _FORMATS))}
-    # With an optional value --json would take the command that follows it for its format.
+    # With an optional value, --json would take the next command as its format.
     args, rest = top.parse_known_args([parts[word][0] if word in parts else word for word in words])
     for flag, _, wanted in parts.values():
         setattr(args, flag[2:], _format(args, flag, wanted))
@@ -203,11 +205,11 @@ _MEANT: Final = {
     **dict.fromkeys(("-g", "-i", "-o"), "--gpu"),
     **{"-1": "--once", "-f": "--filter", "-j": "--json", "-m": "--mine", "-u": "--user"},
 }
-"""Flags of watch, top, nvidia-smi, nvitop and gpustat, and what they are here."""
+"""Flags of watch, top, nvidia-smi, nvitop and gpustat, and their names here."""
 
 
 def _find_command(top: argparse.ArgumentParser, words: Sequence[str]) -> int:
-    """Return where the command stands among the words; raises UsageError for an unknown command, or flag before it."""
+    """Return the place of the command among the words; raises UsageError for an unknown command, or flag before it."""
     place = 0
     while place < len(words) and words[place].startswith("-"):
         flag, equals, _ = words[place].partition("=")
@@ -221,7 +223,7 @@ def _find_command(top: argparse.ArgumentParser, words: Sequence[str]) -> int:
 
 
 def _in_new_words(words: list[str]) -> list[str]:
-    """Return a command with its arguments as it is called since this release."""
+    """Return a command with its arguments under its new name."""
     match words:
         case ["visible", *rest]:
             warn_renamed("`gpuwatch visible`", "`gpuwatch explain --visible`")
@@ -261,7 +263,7 @@ def _check_flags(top: argparse.ArgumentParser, args: argparse.Namespace, rest: S
 
 
 def _unknown(what: str, words: Sequence[str], known: Mapping[str, Any], command: str | None = None) -> str:
-    """Return the error for the first of some words, with what was meant: one of the `known`."""
+    """Return the error for the first of some words, with a suggestion from the `known`."""
     import difflib
 
     word, value = (ascii(one)[1:-1] for one in (*words, "")[:2])
@@ -270,8 +272,8 @@ def _unknown(what: str, words: Sequence[str], known: Mapping[str, Any], command:
         takes = known[meant].nargs is None and not value.startswith("-")
         return f"unknown {what} {word}; did you mean {meant}{f' {value}' * (takes and bool(value))}?"
     if behind := next((one for one in words[1:] if command is None and one in COMMANDS), ""):
-        return f"unknown {what} {word}; the flags of a command stand behind it: gpuwatch {behind} {word}"
+        return f"unknown {what} {word}; write flags of a command after it: gpuwatch {behind} {word}"
     close = difflib.get_close_matches(word.split("=")[0], known, n=1, cutoff=0.7)
     asked = f"gpuwatch {command}" if command else "gpuwatch"
-    hint = f"did you mean {close[0]}?" if close else f"`{asked} --help` lists what there is"
+    hint = f"did you mean {close[0]}?" if close else f"see `{asked} --help`"
     return f"unknown {what} {word}; {hint}"

@@ -1,1 +1,1 @@
-"""The commands beside the dashboard: one module each, with its arguments and what it prints."""
+"""Commands: one module each, with its arguments and its output; `reference` has their help."""

@@ -73,7 +73,7 @@ def show(given: str | None, *, ascii_flag: bool, administrators: Path) -> list[s
 def init(file: Path, administrators: Path) -> str:
     """Write the documented file; never overwrite a file.
 
-    Its owner alone can read it, as secrets may be added; the administrator's file is for everybody.
+    Only its owner can read it, since secrets may be added; everybody can read the administrator's file.
     """
     content = default_text().encode()
     mode = 0o644 if file.absolute() == administrators else 0o600
@@ -87,10 +87,10 @@ def init(file: Path, administrators: Path) -> str:
                 opened.write(content)
                 opened.flush()
             except OSError:
-                file.unlink()  # half a file would be in the way of the next attempt
+                file.unlink()  # half a file would block the next attempt
                 raise
     except FileExistsError:
-        raise UsageError(f"--init: {text.clean(str(file))} is there already, and was left as it is") from None
+        raise UsageError(f"--init: {text.clean(str(file))} exists, and was not changed") from None
     except OSError as error:
         raise UsageError(f"--init: {text.clean(str(file))} cannot be written ({error.strerror})") from None
     return f"{shown_path(file)}: written; all its keys are commented out"

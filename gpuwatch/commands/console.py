@@ -57,7 +57,7 @@ class Console:
 
     @property
     def width(self) -> int | None:
-        """Cells of a line of the terminal; None where stdout is none."""
+        """Cells of a line of the terminal; None if stdout is no terminal."""
         return shutil.get_terminal_size((160, 50)).columns if self.out.isatty() else None
 
     @property
@@ -99,10 +99,10 @@ class Console:
 
 
 class BackgroundConsole(Console):
-    """Console that never waits for whoever reads it: a thread for each stream prints the lines.
+    """Console that never waits for its reader: a thread for each stream prints the lines.
 
     While a pipe or a disk is full, lines wait; beyond `waiting` the oldest are dropped, and counted in the next line
-    that is printed. On a stream that nobody reads any more nothing is printed.
+    that is printed. Nothing is printed on a stream that has no reader any more.
     """
 
     def __init__(
@@ -206,13 +206,13 @@ def report_error(error: GpuwatchError | OSError) -> int:
     if isinstance(error, GpuwatchError):
         Console().warn(str(error))
         return error.exit_code
-    if isinstance(error, BrokenPipeError):  # `gpuwatch --stream | head`: whoever read has read enough
+    if isinstance(error, BrokenPipeError):  # `gpuwatch --stream | head`: the reader has read enough
         discard_output(sys.stdout)
         return 0
     if error.errno not in files.FULL:
         raise error
     discard_output(sys.stdout)  # `gpuwatch --once > file` on a full disk
-    Console().warn(f"what was asked for cannot be printed: {files.words(error, None)}")
+    Console().warn(f"the output cannot be printed: {files.words(error, None)}")
     return GpuwatchError.exit_code
 
 

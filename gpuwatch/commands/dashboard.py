@@ -43,7 +43,7 @@ def check_terminal(advice: str = _ADVICE) -> None:
     for stale in ("COLUMNS", "LINES"):  # an exported size would be believed over the terminal's own, and over resizes
         os.environ.pop(stale, None)
     if os.environ.get("TERM", "dumb") in ("dumb", ""):
-        raise UsageError(f"the dashboard needs a terminal that can move its cursor, and TERM is dumb; {advice}")
+        raise UsageError(f"the dashboard needs a terminal that can move its cursor, but TERM is dumb; {advice}")
     for name, stream in (("stdin", sys.stdin), ("stdout", sys.stdout), ("stderr", sys.stderr)):
         if stream is None or not stream.isatty():
-            raise UsageError(f"the dashboard needs a terminal, and {name} is none; {advice}")
+            raise UsageError(f"the dashboard needs a terminal, but {name} is not one; {advice}")

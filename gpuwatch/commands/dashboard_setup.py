@@ -27,7 +27,7 @@ def prepare_memory() -> None:
     What is imported stays, so a collection would find nothing. A heap for each thread takes 2 MiB more.
     """
     gc.disable()
-    with contextlib.suppress(AttributeError):  # glibc alone has it
+    with contextlib.suppress(AttributeError):  # only glibc has it
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
@@ -68,7 +68,7 @@ class DashboardReloader:
         self._later: Collection[str] = ("interval", "user", "mine", "ascii", "host", *later)
 
     def __call__(self) -> Reloading:
-        """Read the configuration; where it has a mistake the options stay."""
+        """Read the configuration; if it has a mistake, the options stay."""
         reloaded = self._reloader()
         words = format_reload(reloaded, self._later)
         if reloaded.error:

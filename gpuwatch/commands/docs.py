@@ -66,7 +66,7 @@ def main(
     out: TextIO | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> int:
-    """Print a page, or the list of pages; return the exit code. Raises UsageError where there is no such page."""
+    """Print a page, or the list of pages; return the exit code. Raises UsageError for an unknown page."""
     console = Console(ascii_only=bool(args.ascii), out=out)
     if args.page is None:
         console.print(*(f"{name:<16}{summary(name)}" for name in PAGES))
@@ -108,7 +108,7 @@ def _in_ascii(text: str, ascii_only: bool) -> str:
 
 
 def _show(text: str, out: TextIO, environ: Mapping[str, str]) -> None:
-    """Show text in the pager of the user, or print it where there is none."""
+    """Show text in the pager of the user, or print it without one."""
     command = pager(environ)
     if not command:
         out.write(text)

@@ -342,7 +342,7 @@ def _clipboard(machine: Machine) -> Iterator[Check]:
     if clipboard == "on" or passes:
         yield Check("clipboard", CheckMark.OK, facts)
     else:
-        # With `external`, the default, tmux sets the clipboard for its own copy mode alone. Source: tmux(1).
+        # With `external`, the default, tmux sets the clipboard only for its own copy mode. Source: tmux(1).
         step = "in ~/.tmux.conf: set -g set-clipboard on (and for desktop notifications: set -g allow-passthrough on)"
         found = f"{facts}: what `y` copies (OSC 52) reaches neither tmux's buffer nor the clipboard"
         yield Check("clipboard", CheckMark.NOTE, found, step)

@@ -42,7 +42,7 @@ COLORS: Final = {Severity.CRITICAL: RED, Severity.WARNING: YELLOW, Severity.NOTE
 _WIDEST: Final = 24
 """Cells of a column that holds names."""
 _ALL: Final = 120.0
-"""Seconds of a time span of which it need not be said that they were not watched: what is known is by the minute."""
+"""Seconds of a time span that may be unwatched without a note: the store counts by the minute."""
 _POLL: Final = 1.0
 """Seconds between two checks of a store with `--follow`."""
 _NARROWEST: Final = 24
@@ -173,14 +173,14 @@ def _read(path: Path, since: float, *, given: bool, warn: Callable[[str], object
         paths = [path] if given else stores_read(since=since, warn=warn)
         events = read_all_events(paths, since, named=given)
     except StoreError as error:
-        raise UsageError(f"--file: {error}; allowed is a store that gpuwatch wrote" if given else str(error)) from None
+        raise UsageError(f"--file: {error}; name a store that gpuwatch wrote" if given else str(error)) from None
     if given and not events.exists:
-        raise UsageError(f"--file: there is no {clean(str(path))}")
+        raise UsageError(f"--file: no such file: {clean(str(path))}")
     return events
 
 
 def _rules(text: str | None, events: Events) -> frozenset[str] | None:
-    """Return the rules whose name is `text` or has it in it, among gpuwatch's rules and those in the log.
+    """Return the rules whose name is or contains `text`, among gpuwatch's rules and those in the log.
 
     A dash may stand for each space, as the completions of shells write it.
     """
@@ -193,7 +193,7 @@ def _rules(text: str | None, events: Events) -> frozenset[str] | None:
         wanted = wanted.replace("-", " ")
     meant = {names[wanted]} if wanted in names else {names[name] for name in names if wanted and wanted in name}
     if not meant:
-        raise UsageError(f"--rule: no rule has {text[:40]!a} in its name; there are: {', '.join(sorted(known))}")
+        raise UsageError(f"--rule: no rule has {text[:40]!a} in its name; the rules are: {', '.join(sorted(known))}")
     return frozenset(meant)
 
 
@@ -212,7 +212,7 @@ def _words(
     *,
     played: bool,
 ) -> Iterable[str]:
-    """Yield what was watched of a span of time, what could not be read, and that gpuwatch is not running."""
+    """Yield how much of a span was watched, what could not be read, and whether gpuwatch is running."""
     if not events.exists:
         yield f"nothing was recorded yet ({clean(str(path))}); the dashboard and `gpuwatch watch` record events"
         return
@@ -227,7 +227,7 @@ def _words(
         words = "watched all of it" if whole - watched < _ALL else words
         notes.append(f"{words}, since {moment(events.since, now)}" if events.since >= since + _ALL else words)
     if not (chosen or asked or (events.since or since) > since):
-        notes.append("--since 7d looks further back")
+        notes.append("--since 7d goes further back")
     yield from filter(None, ["; ".join(notes)])
     if played:
         return
@@ -263,7 +263,7 @@ class EventRow(msgspec.Struct, frozen=True):
     """How it ended; empty while it holds."""
     alert: Alert | None = None
     ids: tuple[str, ...] = ()
-    """Ids of the events that it stands for."""
+    """Ids of the events in this row."""
 
 
 def events_rows(

@@ -38,9 +38,9 @@ _SHOWN = 200
 
 _UNSEEN = {
     Presence.GONE: "there is no process {}",
-    Presence.HIDDEN: "process {} is hidden from you, or there is none: /proc shows only your own processes (hidepid)",
-    Presence.ELSEWHERE: "process {} is in another PID namespace: from inside this container it cannot be read",
-    Presence.UNREADABLE: "process {} cannot be read just now: too many files are open, or memory is short",
+    Presence.HIDDEN: "process {} does not exist or is hidden: /proc shows only your own processes (hidepid)",
+    Presence.ELSEWHERE: "process {} is in another PID namespace: it cannot be read from inside this container",
+    Presence.UNREADABLE: "process {} cannot be read now: too many open files, or too little memory",
 }
 
 
@@ -86,7 +86,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     else:
         console.print(*explanation_lines(process, snapshot, config, console.width))
     if error is not None:
-        console.warn(f"without GPUs: {snapshot.words}")
+        console.warn(f"no GPUs: {snapshot.words}")
     return 0 if error is None else error.exit_code
 
 
@@ -96,7 +96,7 @@ def parse_pid(text: str, command: str = "explain") -> int:
 
 
 def find_process(pid: int, snapshot: Snapshot, config: Config) -> Process:
-    """Find a process in a snapshot or in /proc, with its declarations; raises GpuwatchError where there is none."""
+    """Find a process in a snapshot or in /proc, with its declarations; raises GpuwatchError if there is none."""
     process = next((one for one in snapshot.processes if one.pid == pid), None)
     if process is None and snapshot.demo:
         raise GpuwatchError(f"the demo has no process {pid}")
@@ -155,10 +155,10 @@ class VisibleJson(msgspec.Struct, frozen=True):
 
 
 def _explain_visible(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
-    """Print the GPUs that a value makes visible, and return the exit code: 1 where there is none."""
-    asked = args.pid if args.visible is False else args.visible  # other flags may stand before the value
+    """Print the GPUs that a value makes visible, and return the exit code: 1 if there is none."""
+    asked = args.pid if args.visible is False else args.visible  # other flags may come before the value
     if args.pid not in (None, asked):
-        raise UsageError(f"explain: write a PID or --visible, not both; {args.pid[:40]!a} is read as a PID")
+        raise UsageError(f"explain: write a PID or --visible, not both; {args.pid[:40]!a} was read as a PID")
     config = configured(args)
     snapshot = read_snapshot(args, config, sampler)
     value, order = os.environ.get(CVD) if asked is None else asked, args.order or os.environ.get(ORDER)

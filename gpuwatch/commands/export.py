@@ -1,4 +1,4 @@
-"""`gpuwatch export`: metrics for Prometheus, and the files that Prometheus and Grafana read beside them."""
+"""`gpuwatch export`: metrics for Prometheus, and files for Prometheus and Grafana."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flags that stand for keys of `[export]`, and the exporter that runs under them, in `export` and in `watch`."""
+"""Flags for keys of `[export]`, and the exporter with these settings, for `export` and `watch`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from gpuwatch.export.exporter import Exporter
 
 EXPORT_FLAGS: Final = ("listen", "web_config", "textfile", "per_process", "names")
-"""Attributes of the flags that stand for keys of `[export]`."""
+"""Attributes of the flags for keys of `[export]`."""
 _PATHS: Final = ("web_config", "textfile")
 
 
 def add_export_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that stand for keys of `[export]`."""
+    """Add the flags for keys of `[export]`."""
     parser.add_argument("--listen", metavar="ADDRESS", help="address and port (default 127.0.0.1:9836)")
     parser.add_argument(
         "--web-config",
@@ -41,13 +41,13 @@ def add_export_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def start_export(args: argparse.Namespace, config: Config, stack: ExitStack) -> tuple[Exporter, str]:
-    """Listen, or write the file, until `stack` is closed; return the sink, and a line that says where its metrics are.
+    """Listen, or write the file, until `stack` is closed; return the sink, and a line with the place of its metrics.
 
     Raises UsageError, which names the flag or the key.
     """
     settings = settings_of(args, config.export)
     if settings.textfile and settings.web_config:
-        raise UsageError("--web-config goes with --listen; --textfile writes a file, and opens no port")
+        raise UsageError("--web-config goes with --listen; --textfile opens no port")
     try:
         from gpuwatch.export.exporter import TEXTFILE, Exporter, Server, TextFile, parse_address
     except ImportError as error:

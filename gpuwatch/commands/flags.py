@@ -17,7 +17,7 @@ N = TypeVar("N", bound=float)
 
 
 def warn_renamed(old: str, new: str) -> None:
-    sys.stderr.write(f"gpuwatch: {old} is now {new}; the old name works in this release only\n")
+    sys.stderr.write(f"gpuwatch: {old} is now {new}; the old name works only in this release\n")
 
 
 class _OldFlag(argparse.Action):
@@ -94,7 +94,7 @@ def given_flags(args: argparse.Namespace, names: Iterable[str]) -> list[str]:
 
 
 def parse_value(flag: str, parse: Callable[[str], N], text: str | None) -> N | None:
-    """Parse a flag's value, None where it was not given; raises UsageError."""
+    """Parse a flag's value; None if it was not given. Raises UsageError."""
     if text is None:
         return None
     try:
@@ -117,7 +117,7 @@ def parse_indices(text: str | None) -> tuple[int, ...]:
 
 
 def parse_list(text: str, allowed: str) -> tuple[int, ...]:
-    """Parse GPU indices, each once, in the given order; raises UsageError, which names what is `allowed`."""
+    """Parse GPU indices, each once, in the given order; raises UsageError, which names the `allowed` form."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and len(part) < 5 for part in parts):
         raise UsageError(f"--gpu: {text[:40]!a} is not a list of GPU indices; write {allowed}")

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace, _sampler: object = None) -> int:
     """Show the fleet until the user leaves it, or print it, and return the exit code.
 
-    Raises UsageError, and UnavailableError where nothing can be printed.
+    Raises UsageError, and UnavailableError if nothing can be printed.
     """
     _check_installed()
     if args.demo and args.prometheus:
@@ -61,13 +61,13 @@ def main(args: argparse.Namespace, _sampler: object = None) -> int:
         console = Console(ascii_only=config.ascii)
         fleet = read_fleet(client)
         shown = msgspec.to_builtins(fleet)
-        del shown["received"], shown["trouble"]  # of a screen alone
+        del shown["received"], shown["trouble"]  # only for a screen
         shown["instances"] = {name: clean(instance) for name, instance in fleet.instances.items()}
         console.print_json(msgspec.json.encode(shown).decode())
         console.warn(*fleet.notes)
         return 0
     check_terminal("try `gpuwatch fleet --json`")
-    from gpuwatch.commands.dashboard_setup import dashboard_options, prepare_memory  # of a screen alone
+    from gpuwatch.commands.dashboard_setup import dashboard_options, prepare_memory  # only for a screen
 
     prepare_memory()
     app: FleetApp | None = None
@@ -99,7 +99,7 @@ def _check_installed() -> None:
 
 
 def pick(args: argparse.Namespace, wanted: Request, count: int) -> int:
-    """Print the hosts with `count` GPUs that have room, best first, and return the exit code: 1 where there is none."""
+    """Print the hosts with `count` GPUs that have room, best first, and return the exit code: 1 if there is none."""
     _check_installed()
     if given := given_flags(args, ("demo", "index", "ignore-reservations", "gpu")):
         raise UsageError(f"{given[0]} does not go with --fleet")
@@ -114,7 +114,7 @@ def pick(args: argparse.Namespace, wanted: Request, count: int) -> int:
     else:
         console.print(*(one.host.name for one in enough))
     odd = len(fleet.hosts) - len(named)
-    words = f"{odd} {'host is' if odd == 1 else 'hosts are'} left out: an `instance` that is no address"
+    words = f"{odd} {'host is' if odd == 1 else 'hosts are'} left out: an `instance` that is not an address"
     console.warn(*fleet.notes, *[words] * bool(odd), *([] if enough else _reasons(fleet, fewer, count)))
     return 0 if enough else 1
 
@@ -154,13 +154,13 @@ def _host(offer: HostOffer, count: int) -> FleetPickHost:
 
 def _reasons(fleet: Fleet, fewer: list[HostOffer], count: int) -> list[str]:
     """Return why no host was chosen: the nearest ones, and those that could not be judged."""
-    lines = [f"{count} {'GPU' if count == 1 else 'GPUs'} on one host wanted, none with room"]
+    lines = [f"{count} {'GPU' if count == 1 else 'GPUs'} on one host wanted, but no host has room"]
     nearest = sorted(fewer, key=lambda one: -len(one.gpus))[:_NEAREST]
     for one in nearest:
         if one.gpus:
             left = ", ".join(gib(float(gpu.left)) for gpu in one.gpus)
             lines.append(f"{one.host.name}: {len(one.gpus)} of {len(one.host.gpus)} with room ({left} GiB left)")
     troubled = sum(bool(host.trouble) for host in fleet.hosts)
-    lines += [f"{troubled} {'host is' if troubled == 1 else 'hosts are'} left out: no new figures"] * bool(troubled)
+    lines += [f"{troubled} {'host is' if troubled == 1 else 'hosts are'} left out: no new values"] * bool(troubled)
     lines += [f"{fleet.server} knows no host: are gpuwatch's recording rules loaded there?"] * (not fleet.hosts)
     return lines

@@ -65,7 +65,7 @@ def catch_signals() -> Iterator[Callable[[], None]]:
 
 
 class DialogConsole(Console):
-    """Console that asks questions without waiting for the answer, and goes on when a pipe is closed."""
+    """Console that asks questions without waiting for the answer, and continues when a pipe is closed."""
 
     def __init__(self, *, ascii_only: bool = False) -> None:
         super().__init__(ascii_only=ascii_only)
@@ -75,7 +75,7 @@ class DialogConsole(Console):
 
     def question(self, words: str) -> None:
         """Print a question, and discard what was typed before."""
-        with contextlib.suppress(termios.error, OSError):  # no terminal, or one that has gone
+        with contextlib.suppress(termios.error, OSError):  # no terminal, or one that is lost
             termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
         self._write(self.err, [self.format_words(f"{words} [y/N] ", name="")], end="")
         self._asking = True
@@ -96,7 +96,7 @@ class DialogConsole(Console):
             self._write(self.err, [""])
         try:
             super()._write(stream, lines, end)
-        except BrokenPipeError:  # what was begun goes on unheard
+        except BrokenPipeError:  # the work continues
             self.unread = True
             discard_output(stream)
 
@@ -104,7 +104,7 @@ class DialogConsole(Console):
 def table(targets: Sequence[KillTarget], snapshot: Snapshot, uid: int, width: int | None = None) -> list[str]:
     """Return a line for each process that would be ended, all of one `uid`, with its facts in a snapshot.
 
-    In brackets stand GPUs of which a process only has the device file open. `width` (cells) is where lines are cut.
+    GPUs in brackets: a process only has the device file open. Lines are cut at `width` (cells).
     """
     people = [*snapshot.processes, *(one.process for one in snapshot.unlisted)]
     user = next((one.user for one in people if one.uid == uid and one.user), "?")
@@ -176,7 +176,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     sig, pids = parse_signal(args.signal), parse_pids(args.pids)
     start_ticks = None if args.start is None else parse_number("--start", args.start, 2**63, "a number of clock ticks")
     if start_ticks is not None and len(pids) > 1:
-        raise UsageError("--start: it is the start time of one process, and more than one PID is given")
+        raise UsageError("--start: it is the start time of one process, but more than one PID is given")
     config = configured(args)
     source = open_source(args, config, sampler, interval=INTERVAL)
     pinner = make_pinner(read_only=config.read_only, allow_root=args.allow_root_kill)
@@ -188,8 +188,8 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
                 source, pinner, console, check, sig, whole_run=args.run, ask=not args.yes, may_ask=may_ask
             )
             return command.run(pids, start_ticks)
-    except Interrupted as told:
-        return 128 + told.number
+    except Interrupted as interrupted:
+        return 128 + interrupted.number
     finally:
         source.close()
 
@@ -198,7 +198,7 @@ def parse_signal(text: str | None) -> signal.Signals:
     """Parse --signal; raises UsageError."""
     name = "TERM" if text is None else text.upper().removeprefix("SIG")
     if name not in SIGNALS:
-        raise UsageError(f"--signal: {text!a} is not allowed; INT, TERM and KILL are")
+        raise UsageError(f"--signal: {text!a} is not allowed; write INT, TERM or KILL")
     return SIGNALS[name]
 
 
@@ -224,20 +224,20 @@ class KillCommand:
         may_ask: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`check` is called between two steps; it raises `Interrupted` where the command is to end.
+        """`check` is called between two steps; it raises `Interrupted` when the command must end.
 
-        Where it is to `ask`, but may not, since stdin is no terminal, it shows the processes and raises UsageError.
+        If it is to `ask`, but stdin is no terminal (not `may_ask`), it shows the processes and raises UsageError.
         """
         self._source, self._pinner, self._console, self._check = source, pinner, console, check
         self._signal, self._whole_run, self._clock = sig, whole_run, clock
         self._ask, self._may_ask = ask, may_ask
         self._snapshot = Snapshot()
         self._endings: list[Ending] = []
-        """Groups whose outcome was not printed yet."""
+        """Groups without a printed outcome."""
         self._failed = False
 
     def run(self, pids: Sequence[int], start_ticks: int | None = None) -> int:
-        """End the processes and return the exit code; raises UnavailableError where there is no driver.
+        """End the processes and return the exit code; raises UnavailableError without a driver.
 
         With `start_ticks` only a process that started at that time is ended.
         """
@@ -259,7 +259,7 @@ class KillCommand:
                 self._console.warn(problem)
         return 1 if self._failed else 0
 
-    # -- what they are ---------------------------------------------------------------------------------------------
+    # -- the facts -------------------------------------------------------------------------------------------------
 
     def _read_facts(self, pids: Sequence[int]) -> None:
         """Read snapshots until they have all facts about the processes, or the time for that has passed."""
@@ -272,7 +272,7 @@ class KillCommand:
     def _missing(self, pid: int) -> float:
         """Return the seconds, from the first snapshot, to wait for facts about a PID that are missing; 0 for none."""
         if self._pinner.policy.may_end not in self._pinner.find_uids(pid):
-            return 0.0  # whatever it is, it is refused
+            return 0.0  # it is refused in any case
         placed = self._is_placed(pid)
         if placed is None:
             return 0.0 if self._snapshot.searched else _SEARCHED
@@ -285,11 +285,11 @@ class KillCommand:
         return next((one.context is not None for one in processes if one.pid == pid), None)
 
     def _pin(self, pid: int, start_ticks: int | None) -> Ending | None:
-        """Pin a process; print the reason and return None where it must not be ended."""
+        """Pin a process; print the reason and return None if it must not be ended."""
         self._check()
         head = next((one for one in self._endings if pid in [target.pid for target in one.targets]), None)
         if head is not None:
-            self._console.warn(f"PID {pid} is of the run of PID {head.target.pid}")
+            self._console.warn(f"PID {pid} belongs to the run of PID {head.target.pid}")
             return None
         target = self._pinner.find_target(pid, self._snapshot)
         if start_ticks is not None:
@@ -300,9 +300,9 @@ class KillCommand:
         if ending.over:
             why = ending.message
         elif ending.warnings and not self._ask:
-            why = f"{ending.warnings[0]}; without --yes you are asked whether to go on"
+            why = f"{ending.warnings[0]}; without --yes gpuwatch asks first"
         elif self._signal is signal.SIGINT and ending.ignores_interrupt:
-            why, reason = f"{IGNORES_INTERRUPT}; --signal TERM asks it in another way", Refusal.IGNORED
+            why, reason = f"{IGNORES_INTERRUPT}; use --signal TERM", Refusal.IGNORED
         elif self._whole_run and not self._is_placed(pid):
             why, reason = f"{Refusal.RUN_UNKNOWN.value}; without --run only this process is ended", Refusal.RUN_UNKNOWN
         else:
@@ -326,9 +326,11 @@ class KillCommand:
             for pid, why in ending.chosen.left_out:
                 self._console.warn(f"PID {ending.target.pid}: not signalled: PID {pid}, {why}")
         if self._console.unread:
-            return False  # it was to be shown, and nobody saw it
+            return False  # nobody saw what was to be shown
         if self._ask and not self._may_ask:
-            raise UsageError("kill asks before it ends anything, and stdin is not a terminal; --yes skips the question")
+            raise UsageError(
+                "kill asks before it ends a process, but stdin is not a terminal; --yes skips the question"
+            )
         what = "this process" if len(targets) == 1 else f"these {len(targets)} processes"
         return not self._ask or self._answer(f"End {what} with {self._signal.name}?") is True
 
@@ -342,7 +344,7 @@ class KillCommand:
             self._step(0.0)
         return None
 
-    # -- what becomes of them --------------------------------------------------------------------------------------
+    # -- the outcome -----------------------------------------------------------------------------------------------
 
     def _end(self, ending: Ending) -> None:
         """Signal a process or its run, and print the outcome."""
@@ -370,12 +372,12 @@ class KillCommand:
         self._endings.remove(ending)
 
     def _next(self, ending: Ending, sig: signal.Signals) -> str:
-        """Return the command that ends the rest with a harder signal, or why there is none."""
+        """Return the command that ends the rest with a harder signal, or the reason why there is none."""
         pid, again = ending.target.pid, ""
         if ending.chosen.key:
             on_gpu = ending.on_gpu()
             if not on_gpu:
-                return "what is left of it has no GPU open, and gpuwatch ends nothing else"
+                return "the rest has no GPU open, and gpuwatch ends only processes that have one"
             pid, again = on_gpu[0], " --run"
         root = " --allow-root-kill" if self._pinner.policy.euid == 0 else ""
         return f"next: gpuwatch kill {pid}{again} --signal {sig.name.removeprefix('SIG')}{root}"
@@ -386,11 +388,11 @@ class KillCommand:
             ending.tick()
             ending.abandon()
             if ending.exited and ending.outcome is not None:
-                unseen = f"{ending.outcome.sentence}; what became of its memory was not waited for"
+                unseen = f"{ending.outcome.sentence}; whether it freed its memory was not checked"
                 self._report(ending, ending.message or unseen)
             elif ending.sent is not None:
-                self._console.warn(f"{self._name(ending)} was signalled, and is left as it is")
-        self._console.warn("broken off: nothing more is sent")
+                self._console.warn(f"{self._name(ending)} got the signal, and gpuwatch does not wait for it")
+        self._console.warn("interrupted: nothing more is sent")
 
     def _name(self, ending: Ending) -> str:
         if ending.chosen.key:

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
-    """Print the message and return the exit code; raises GpuwatchError where there is nobody to write to."""
+    """Print the message and return the exit code; raises GpuwatchError if there is nobody to write to."""
     config, whom = configured(args), clean(args.whom)
     pid = parse_pid(whom, "message") if whom.isdecimal() else None
     snapshot = read_snapshot(args, config, sampler, tmux=config.tmux)
@@ -33,9 +33,9 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     held = held or [row for row in every if row.process.user == whom]  # a user without a name has a number
     if not held and pid is None:
         users = sorted({row.process.user for row in every} - {""})
-        raise GpuwatchError(f"no process of {whom} holds a GPU; those who hold one: {', '.join(users) or 'nobody'}")
+        raise GpuwatchError(f"no process of {whom} holds a GPU; these users hold one: {', '.join(users) or 'nobody'}")
     if not held and pid is not None:
-        find_process(pid, snapshot, config)  # it says that there is none, or why it is not seen
+        find_process(pid, snapshot, config)  # raises an error if there is none, or it is not visible
         raise GpuwatchError(f"process {pid} holds no GPU")
     if held[0].process.uid is None:
         raise GpuwatchError(f"the owner of process {held[0].holding.pid} is not known")

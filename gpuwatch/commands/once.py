@@ -59,7 +59,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
 
 
 def _filter(args: argparse.Namespace, config: Config) -> Filter:
-    """Return the filter that the flags stand for; raises UsageError."""
+    """Return the filter that the flags ask for; raises UsageError."""
     asked = check_filter_flag(args, config)
     words = [f"user:{clean(args.user or '')}"] * bool(args.user) + ["mine"] * bool(args.mine) + [asked] * bool(asked)
     return Filter.parse(" ".join(words), config.filters, finished=True)
@@ -90,7 +90,7 @@ def once(
     limits: Limits | None = None,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Print the first complete snapshot; raises UnavailableError (exit code 3) where there is no driver or no GPU."""
+    """Print the first complete snapshot; raises UnavailableError (exit code 3) without a driver or a GPU."""
     snapshot = first_snapshot(source, monotonic)
     if as_json == "gpustat":
         snapshot = measure_cpu(snapshot)
@@ -160,10 +160,10 @@ def table(
         lines += ["", f"no process matches {keep.text}" if keep.terms else none]
     notes = [f"GPU {gpu.index}: {gpu.holdings_note}" for gpu in snapshot.gpus if gpu.holdings_note]
     if idle is None and re.search(r"(?i)\bidle\b", keep.text):
-        notes.append("idle times are not known: one snapshot has none, and no gpuwatch of yours or of the machine runs")
+        notes.append("idle times are not known: no gpuwatch of yours or of the machine is running")
     notes += [*_overbooked(declared), *_gaps(snapshot)]
     if unread := unread_processes(snapshot):
-        notes.append(f"{unread_words(unread)}; what is left may be less")
+        notes.append(f"{unread_words(unread)}; `left` may be too large")
     lines += ["", *notes] if notes else []
     return [cut(line, width) for line in lines]
 
@@ -210,7 +210,7 @@ def _count(number: int, one: str, many: str = "") -> str:
 
 def _share(row: Row) -> str:
     used, declared = share_words(row)
-    # So that the slashes stand in one column, below that of the title.
+    # So that the slashes are in one column, below the slash of the title.
     return f"{used}{'/' if declared else ' '}{declared:<10}"
 
 

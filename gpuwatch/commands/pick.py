@@ -56,10 +56,10 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
-    """Print GPUs with room and return the exit code: 1 where there are not enough.
+    """Print GPUs with room and return the exit code: 1 if there are not enough.
 
-    Without a size these are empty GPUs, or else those with the most left, and stderr says which. The command reads the
-    reservations of others, and neither locks nor reserves a GPU.
+    Without a size these are empty GPUs, or else those with the most memory left; stderr names them. The command reads
+    the reservations of others, and neither locks nor reserves a GPU.
     """
     bare = args.share is None and args.memory is None and not (args.empty or args.fleet)
     args.empty = args.empty or bare
@@ -108,7 +108,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
         console.warn(*reason_lines(offers, wanted, number, way_out(less, number)))
     facts = tuple(map(gpu_facts, snapshot.gpus))
     if enough and args.index and order_certainty(facts, os.environ.get(ORDER)) is Order.HEURISTIC:
-        console.warn(f"these are indices of NVML: for CUDA to count alike, set {ORDER}={PCI_BUS_ID}")
+        console.warn(f"these are NVML indices: set {ORDER}={PCI_BUS_ID}, so that CUDA counts the same way")
     return 0 if enough else 1
 
 
@@ -116,9 +116,9 @@ def parse_request(args: argparse.Namespace) -> Request:
     """Parse --share, --memory, --empty and --max-util; raises UsageError."""
     share, memory = args.share, args.memory
     if share is not None and memory is not None:
-        raise UsageError("give --share or --memory, not both")
+        raise UsageError("write --share or --memory, not both")
     if share is None and memory is None and not args.empty:
-        raise UsageError("give --share, --memory or --empty")
+        raise UsageError("write --share, --memory or --empty")
     return Request(
         share=parse_value("--share", parse_share, share),
         memory=parse_value("--memory", parse_size, memory),
@@ -179,7 +179,7 @@ def find_user_names(uids: Collection[int]) -> dict[int, str]:
 def ignored_lines(offers: Iterable[Offer], unwanted: Mapping[str, str]) -> list[str]:
     """Return a line for each reservation that was ignored."""
     return [
-        f"ignored: {promise.user} has reserved {gib(promise.bytes)} GiB of GPU {offer.gpu.index} and not taken them yet"
+        f"ignored: {promise.user} has reserved {gib(promise.bytes)} GiB of GPU {offer.gpu.index}, not used yet"
         for offer in offers
         for promise in offer.ignored
         if offer.gpu.key not in unwanted
@@ -207,7 +207,7 @@ def slurm_notes(snapshot: Snapshot, environ: Mapping[str, str]) -> list[str]:
     jobs = (one.context is not None and bool(one.context.slurm) for one in snapshot.processes)
     if not (any(name.startswith("SLURM_") for name in environ) or any(jobs) or psinfo.is_running("slurmd")):
         return []
-    return ["Slurm manages this machine, and gpuwatch does not know which GPUs it has allocated: ask it for one (srun)"]
+    return ["Slurm manages this machine, and gpuwatch does not know its allocations: ask Slurm for a GPU (srun)"]
 
 
 class PickGpu(msgspec.Struct, frozen=True):

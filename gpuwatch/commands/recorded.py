@@ -36,7 +36,7 @@ def parse_at(text: str, recording: Recording) -> float:
 
 
 def recorded_snapshot(recording: Recording, at: float) -> tuple[Snapshot, str]:
-    """Return the last snapshot up to a time, and a warning where that time is in a gap; raises UsageError."""
+    """Return the last snapshot up to a time, and a warning if that time is in a gap; raises UsageError."""
     found = after = None
     for snapshot in recording.snapshots(at):
         if found is not None and snapshot.taken > at:
@@ -53,7 +53,7 @@ def recorded_snapshot(recording: Recording, at: float) -> tuple[Snapshot, str]:
 
 
 def on_demo_store(args: argparse.Namespace, main: Callable[[argparse.Namespace], int]) -> int:
-    """Run a command on the day before a demo; raises UsageError where a flag names something else to read."""
+    """Run a command on the day before a demo; raises UsageError if a flag names something else to read."""
     from gpuwatch.recorder.demo import demo_store  # the rules, for those who ask for a demo
 
     for flag in ("recording", "file", "follow"):

@@ -57,7 +57,7 @@ def main(args: argparse.Namespace, _sampler: object = None) -> int:
 def _copy(args: argparse.Namespace) -> int:
     given = given_flags(args, ("at", "filter", "theme"))
     if given or len(args.files) > 1:
-        raise UsageError(f"--copy copies one recording, whole; {given[0] if given else 'a second FILE'} is not allowed")
+        raise UsageError(f"--copy copies one whole recording; {given[0] if given else 'a second FILE'} is not allowed")
     file = Path(args.files[0])
     with explained(file):
         copy_store(file, Path(args.copy))

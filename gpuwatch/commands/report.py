@@ -33,9 +33,9 @@ from gpuwatch.recorder.use import By, UseReport, read_reports
 
 _WAYS: Final[tuple[By, ...]] = get_args(By)
 _NOT_PUBLIC: Final = (
-    "the machine's service publishes values of the GPUs and events, but not who used how much, and you have recorded "
-    'nothing: an administrator can change that (publish = "use" in /etc/gpuwatch/gpuwatch.toml), or leave a dashboard '
-    "or `gpuwatch watch` running, which records for you alone"
+    "the machine's service publishes GPU values and events, but not who used how much, and you have recorded nothing: "
+    'ask an administrator to set publish = "use" in /etc/gpuwatch/gpuwatch.toml, or leave a dashboard or `gpuwatch '
+    "watch` running, which records only for you"
 )
 _FORGET: Final = (
     "this deletes the name and runs of {who}, and the words of events about them, from {stores}; their use becomes "
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace, _sampler: object = None, wall: Callable[[], float] = time.time) -> int:
-    """Run the command and return its exit code; raises UsageError, and GpuwatchError where nothing was kept yet."""
+    """Run the command and return its exit code; raises UsageError, and GpuwatchError if nothing was recorded yet."""
     if args.yes and not args.forget:
         raise UsageError("--yes goes with --forget")
     if args.forget is not None:
@@ -74,18 +74,18 @@ def main(args: argparse.Namespace, _sampler: object = None, wall: Callable[[], f
         raise UsageError(f"--{forms[0]} and --{forms[1]} exclude each other")
     now = wall()
     if args.by not in (None, *_WAYS):
-        raise UsageError(f"--by: there is no {args.by[:40]!a}; user, gpu and run are allowed")
+        raise UsageError(f"--by: {args.by[:40]!a} is not allowed; write user, gpu or run")
     ways: tuple[By, ...] = (args.by or "user",) if args.by or args.json or args.csv else _WAYS
     if args.recording and args.file:
         raise UsageError("--recording does not go with --file")
     if args.html is not None:
         if args.by:
-            raise UsageError("--by does not go with --html: the page has the use of users, of GPUs and of runs")
+            raise UsageError("--by does not go with --html: the page has all three tables")
         return _main_html(args, now)
 
     parts, now, notes = _read(args, ways, now)
     console = Console(ascii_only=bool(args.ascii))
-    if args.csv:  # in UTF-8, whatever the locale says: its readers cannot be told otherwise
+    if args.csv:  # in UTF-8 in any locale: CSV cannot name its encoding
         console.print_bytes(report_csv(parts[0], ascii_only=bool(args.ascii)).encode())
     elif args.json:
         console.print_json(report_json(parts[0], now))
@@ -113,7 +113,7 @@ def _main_html(args: argparse.Namespace, now: float) -> int:
     page = report_page.Page(start, until, now, tuple(parts), series, *(["a recording"] if args.recording else []))
     report_page.save_page(path, report_page.render_page(page))
     console = Console(ascii_only=bool(args.ascii))
-    console.warn(f"{clean(str(path))} is written")
+    console.warn(f"{clean(str(path))} was written")
     _warn(console, args, page.parts[0], notes)
     return 0
 
@@ -164,8 +164,7 @@ def _warn(console: Console, args: argparse.Namespace, report: UseReport, notes: 
         console.warn("nothing was recorded in that time")
     elif not report.watched:
         console.warn(
-            "gpuwatch was not running in that time, or no GPU listed its processes; `gpuwatch watch` records what "
-            "this is made from"
+            "gpuwatch was not running in that time, or no GPU listed its processes; leave `gpuwatch watch` running"
         )
 
 
@@ -176,7 +175,7 @@ def _paths(args: argparse.Namespace, since: float, notes: list[str]) -> list[Pat
 
 
 def _read(args: argparse.Namespace, ways: Sequence[By], now: float) -> tuple[list[UseReport], float, list[str]]:
-    """Read the use, until when it goes, and notes; an error in a file that a flag names is a mistake in that flag."""
+    """Read the use, its end, and notes; an error in a file that a flag names is a mistake in that flag."""
     flag = "--recording" if args.recording else "--file" if args.file else ""
     if args.recording:
         recording = open_recording(args.recording)
@@ -192,11 +191,11 @@ def _read(args: argparse.Namespace, ways: Sequence[By], now: float) -> tuple[lis
     except FileNotFoundError as error:
         if flag:
             name = clean(str(error.filename or paths[-1]))
-            raise UsageError(f"{flag}: there is no {name}; allowed is a store that gpuwatch wrote") from None
+            raise UsageError(f"{flag}: no such file: {name}; name a store that gpuwatch wrote") from None
         parts = [UseReport(by, start) for by in ways]
     except StoreError as error:
         if flag:
-            raise UsageError(f"{flag}: {error}; allowed is a store that gpuwatch wrote") from None
+            raise UsageError(f"{flag}: {error}; name a store that gpuwatch wrote") from None
         raise UsageError(str(error)) from None
     if not flag and not parts[0].exists:
         unread = "".join(f" ({note})" for note in notes)

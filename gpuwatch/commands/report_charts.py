@@ -31,15 +31,15 @@ Values: TypeAlias = NDArray[np.float64]
 """Values of a series over time; NaN is a gap."""
 
 SLOTS: Final = 10
-"""Colours of users; then that of owners who are not visible, and one that all other users share."""
+"""Colours of users; then one for hidden owners, and one that all other users share."""
 UNSEEN: Final = SLOTS
 OTHERS: Final = SLOTS + 1
 SIGNS: Final = (*map(str, range(SLOTS)), "?", "+")
-"""Signs of the colours, in charts and legends: colours alone say nothing on grey paper, or to whom they look alike."""
+"""Signs of the colours, in charts and legends, for grey paper and for the colour-blind."""
 
 
 class Bar(NamedTuple):
-    """Time in which an alert held, on the time line of a chart; it links to the alert's line in the table."""
+    """Duration of an alert on the time line of a chart; it links to the alert's line in the table."""
 
     since: float
     until: float
@@ -69,7 +69,7 @@ _SEVERITIES: Final = ("note", "warning", "critical")
 _ROLES: Final = ("text", "grid", "used", "line", "sign", *_SEVERITIES, *(f"owner{slot}" for slot in range(OTHERS + 1)))
 """Names of the CSS variables."""
 _COLORS: Final = {role: f"#00fe{number:02x}" for number, role in enumerate(_ROLES)}
-"""Colours that stand for them until the chart is in the page."""
+"""Placeholders until the chart is in the page."""
 # Sizes in units of the SVG, which a phone draws at 0.75, and a screen with two columns at 1.2 of its size. Each panel
 # has a title above it, and the last one clock times below. What is smaller than a sign has none.
 _WIDTH, _LEFT, _RIGHT, _TITLE, _TIMES, _FONT, _SIGN, _LEAST_BAR = 480.0, 30.0, 18.0, 22.0, 20.0, 10.5, 12.0, 3.0

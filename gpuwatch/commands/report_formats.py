@@ -21,7 +21,7 @@ from gpuwatch.recorder.use import By, EventCounts, UseLine, UseReport
 MOST: Final = 100
 """Lines of a table. A week of a busy machine has a thousand runs."""
 MOST_RUNS: Final = 10
-"""Lines of the table of runs below those of users and of GPUs."""
+"""Lines of the table of runs below the tables of users and of GPUs."""
 
 _FIRST_TO_GO: Final = ("launcher", "GiB·h", "watched h", "over declared", "busy %")
 """Columns that a narrow terminal does without, in this order."""
@@ -34,7 +34,7 @@ _DOUBT: Final = 0.01
 def report_lines(parts: Sequence[UseReport], now: float, most: int = MOST, *, width: int | None = None) -> list[str]:
     """Return a line with the time span, a table of each part with a line for each user, GPU or run, and the sum.
 
-    A table has at most `most` lines, that of runs beside others `MOST_RUNS`, and counts the others; the sum includes
+    A table has at most `most` lines, the one of runs below others `MOST_RUNS`, and counts the rest; the sum includes
     all. In less than `width` cells (None: any width) it has fewer columns.
     """
     lines = [_title(parts[0], now)]
@@ -88,8 +88,8 @@ def whole_line(report: UseReport) -> UseLine:
 def use_notes(total: Use) -> list[str]:
     """Return what a reader of the tables should know: how time is divided, and what is missing, a sentence each."""
     notes = [
-        "GPU·h is the time of GPUs, divided among those who held memory on a GPU, by memory",
-        "idle h is the part of it in which the run that held the memory ran nothing; events count for who caused them",
+        "GPU·h: hours of GPUs, divided among the users with memory on them, by memory",
+        "idle h: the part of it in which the run computed nothing; events count for the user who caused them",
     ]
     if total.unknown > _DOUBT * total.gpu:
         part = percent(total.unknown, total.gpu)

@@ -68,7 +68,7 @@ class Page(msgspec.Struct, frozen=True):
     until: float
     made: float
     parts: tuple[UseReport, ...]
-    """Use by user and by GPU, and by run where it is known."""
+    """Use by user and by GPU, and by run if it is known."""
     series: PageSeries
     source: str = "what gpuwatch recorded"
 
@@ -266,7 +266,7 @@ def _cards(
     alerts: Iterable[Alert],
     targets: Mapping[str, str],
 ) -> Iterator[Card]:
-    """Yield the card of each GPU, and that of the whole machine where it has an alert."""
+    """Yield the card of each GPU, and one of the whole machine if it has an alert."""
     names = {owner: name for one in page.series.means for owner, name in one.users.items()}
     names |= {f"user:{line.uid}": line.name for line in page.parts[0].lines if line.uid is not None}
     lines = {line.uuid: line for line in page.parts[1].lines}
@@ -346,7 +346,7 @@ def _span(since: float, until: float) -> str:
 
 
 def check_target(path: Path) -> int:
-    """Return the permissions for a page; raises UsageError where something else than a page of gpuwatch is there."""
+    """Return the permissions for a page; raises UsageError if the file is not a page of gpuwatch."""
     try:
         found = path.lstat()
         begun = b"something else"
@@ -354,7 +354,9 @@ def check_target(path: Path) -> int:
             with path.open("rb") as file:
                 begun = file.read(len(START))
         if begun not in (b"", START.encode()):
-            raise UsageError(f"--html: {clean(str(path))} is there, and is no page of yours; choose another name")
+            raise UsageError(
+                f"--html: {clean(str(path))} exists, and is not a page of gpuwatch that you own; choose another name"
+            )
     except FileNotFoundError:
         return 0o600
     except OSError as error:

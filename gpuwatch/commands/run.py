@@ -70,17 +70,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
-    """Reserve GPUs and become the command; returns 1 where there is no room, raises NotStartedError."""
+    """Reserve GPUs and become the command; returns 1 if there is no room, raises NotStartedError."""
     config = configured(args)
     wanted = pick.parse_request(args)
     named = () if args.gpu in (None, "auto") else parse_list(args.gpu, "auto, 3 or 0,2")
     if named and args.count is not None:
-        raise UsageError("--gpu and -n exclude each other: the list says how many")
+        raise UsageError("--gpu and -n exclude each other: the list gives the number")
     number = pick.parse_count(args.count)
     command = args.program
     if not command or not command[0]:
         raise UsageError(
-            "run: COMMAND is missing; write it behind the flags: gpuwatch run --share 0.4 -- python train.py"
+            "run: COMMAND is missing; write it after the flags: gpuwatch run --share 0.4 -- python train.py"
         )
     path = os.environ.get("PATH", os.defpath)
     if shutil.which(command[0], path=path) is None:  # before GPUs are reserved
@@ -162,8 +162,8 @@ def _snapshots(
 
 
 def _send_start(config: Config, name: str, chosen: Sequence[Offer]) -> list[str]:
-    """Send the message that a run that waited starts now; return why it could not be sent."""
-    from gpuwatch.recorder.messages import make_routes, raised  # for those who want to know
+    """Send the message that the waiting run starts now; return the reasons if it could not be sent."""
+    from gpuwatch.recorder.messages import make_routes, raised  # only with `runs` in [notify]
 
     title, now = f"run {clean(name)} starts on GPU {ranges(offer.gpu.index for offer in chosen)}", time.time()
     host, note = os.uname().nodename, Severity.NOTE
@@ -175,7 +175,7 @@ def _send_start(config: Config, name: str, chosen: Sequence[Offer]) -> list[str]
 
 
 def _waiting_words(asked: Sequence[Offer], shortage: str) -> str:
-    """Return for whom it waits: `no GPU is empty; waiting for ada (GPU 0,2), ben (GPU 1)`."""
+    """Return for which users it waits: `no GPU is empty; waiting for ada (GPU 0,2), ben (GPU 1)`."""
     held: defaultdict[str, list[int]] = defaultdict(list)
     for offer in asked:
         for holder in (offer.holders or ["unknown processes"]) if offer.why and not offer.hopeless else ():
@@ -189,7 +189,7 @@ def _waiting_words(asked: Sequence[Offer], shortage: str) -> str:
 def _agreement_warnings(
     command: Sequence[str], shares: tuple[Share, ...], chosen: Sequence[Offer], snapshot: Snapshot
 ) -> Iterator[str]:
-    """Return warnings where the command, with the user's other processes, takes more than was agreed on."""
+    """Return warnings if the command, with the user's other processes, takes more than was agreed on."""
     if not shares:
         return
     uid = os.geteuid()
@@ -221,14 +221,14 @@ def _change_lines(variables: Sequence[VariableChange], allocation: Allocation) -
         lines.append(f"{head}   ({one.note})" if one.note else head)
     if allocation.share is None and len(set(allocation.wholes)) > 1:
         lines.append(
-            f"these GPUs differ in size: {allocation.fraction:g} is no more than what was asked for on the largest, "
-            "and less on the others"
+            f"these GPUs differ in size: {allocation.fraction:g} is the size asked for on the largest, and less on the "
+            "others"
         )
     return lines
 
 
 def _start(command: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
-    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores both, and what it starts would inherit that
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores both, and a program would inherit that
         signal.signal(ignored, signal.SIG_DFL)
     try:
         os.execvpe(command[0], list(command), dict(environ))

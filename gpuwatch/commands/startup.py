@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # what only some of the commands load: the history and the ru
     from gpuwatch.recorder.recording_writer import RecordingWriter
 
 _PERCENTS: Final = ("memory_warning", "memory_critical")
-"""Flags that stand for keys of `[alerts]`."""
+"""Flags for keys of `[alerts]`."""
 
 PATIENCE: Final = 30.0
 """Seconds to wait for a snapshot: longer than the sampler may take to start, so that an error names the driver."""
@@ -43,9 +43,9 @@ def configured(args: argparse.Namespace) -> Config:
     """Read the configuration file and put the flags over it; raises UsageError."""
     config = load(args.config)
     if args.theme not in (None, *get_args(Theme)):
-        raise UsageError(f"--theme: there is no theme {args.theme!a}; allowed are {', '.join(get_args(Theme))}")
+        raise UsageError(f"--theme: there is no theme {args.theme!a}; write one of {', '.join(get_args(Theme))}")
     if args.user is not None and not args.user.strip():
-        raise UsageError("--user: the name is empty; write --user ada, or leave it out for everybody")
+        raise UsageError("--user: the name is empty; write --user ada, or omit it for everybody")
     flags = {name: getattr(args, name) for name in ("user", "mine", "read_only", "ascii", "theme", "bell")}
     percents = {
         name: parse_value(f"--{name.replace('_', '-')}", parse_percent, getattr(args, name)) for name in _PERCENTS
@@ -69,9 +69,9 @@ def _given(flags: Mapping[str, object]) -> dict[str, Any]:
 
 
 def check_filter_flag(args: argparse.Namespace, config: Config, grammar: Grammar[Any] | None = None) -> str:
-    """Return the text of --filter, empty where it is not given; raises UsageError for a mistake in it.
+    """Return the text of --filter, empty if it is not given; raises UsageError for a mistake in it.
 
-    `grammar` is that of another list than the processes.
+    `grammar` is for another list than the processes.
     """
     from gpuwatch.model.filters import ROW_GRAMMAR, FilterError, parse_terms  # for the commands that have the flag
 
@@ -174,7 +174,7 @@ def first_snapshot(
     look: float = PATIENCE,
     check: Callable[[], None] = lambda: None,
 ) -> Snapshot:
-    """Wait for the first snapshot after the start of the source; raises UnavailableError where none comes.
+    """Wait for the first snapshot after the start of the source; raises UnavailableError if none comes.
 
     Every `look` seconds `check` is called, which may raise to end the wait.
     """
@@ -199,7 +199,7 @@ def snapshot_error(snapshot: Snapshot, *, python: bool = False) -> GpuwatchError
 
 
 def check_snapshot(snapshot: Snapshot, *, python: bool = False) -> None:
-    """Raise UnavailableError or UsageError where a snapshot has no GPU to see; `python` as in `snapshot_error`."""
+    """Raise UnavailableError or UsageError if a snapshot has no visible GPU; `python` as in `snapshot_error`."""
     error = snapshot_error(snapshot, python=python)
     if error is not None:
         raise error
@@ -221,7 +221,7 @@ def make_recording(args: argparse.Namespace, limits: Limits) -> RecordingWriter 
     if args.record_commands and args.anonymise:
         raise UsageError("--record-commands and --anonymise exclude each other")
     if not args.record:
-        raise UsageError("--record: the name of a file is missing")
+        raise UsageError("--record: the file name is missing")
     from gpuwatch.recorder.anonymise import Commands  # for those who record
     from gpuwatch.recorder.recording_writer import SIZE, RecordingWriter
 
@@ -258,7 +258,7 @@ class Reloader:
         self._args, self._apply = args, apply
 
     def __call__(self) -> Reloaded:
-        """Read the configuration; a mistake is in the answer, and the old one stays."""
+        """Read the configuration; with a mistake the old one stays, and the result has the error."""
         reloaded = reload(self.config, lambda: configured(self._args))
         if not reloaded.error and reloaded.changed:
             self._apply(self.config, reloaded.config)

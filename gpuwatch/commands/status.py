@@ -48,7 +48,7 @@ class StatusPart(NamedTuple):
 
 
 def status_line(status: Status, now: float, *, tmux: bool = False) -> str:
-    """Return the line at `now` (the machine's monotonic clock); the least important parts are left out of a long line.
+    """Return the line at `now` (the machine's monotonic clock); a long line omits the least important parts.
 
     With `tmux` the line has tmux's colour codes, and each `#` in a name is doubled, which tmux shows as one `#`.
     """
@@ -65,7 +65,7 @@ def status_line(status: Status, now: float, *, tmux: bool = False) -> str:
 
 
 def exit_code(status: Status) -> int:
-    """Return 3 where there is no driver or no GPU, else 0."""
+    """Return 3 without a driver or a GPU, else 0."""
     return 3 if status.state in _NO_DRIVER else 0
 
 
@@ -139,7 +139,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     if status is None:
         status = _sampled(args, config, sampler)
     console = Console(ascii_only=config.ascii)
-    console.warn(*(f"{words}; this is a sample of its own" for words in damaged))
+    console.warn(*(f"{words}; gpuwatch took a new sample instead" for words in damaged))
     if args.json:
         shown = msgspec.structs.replace(status, resting=(), processes=())  # for strays, and for the sampler
         console.print(escape_json(msgspec.json.encode(shown).decode()))
@@ -179,7 +179,7 @@ def _sampled(args: argparse.Namespace, config: Config, sampler: SamplerProcess |
     at_once = msgspec.structs.replace(limits.allowances, after=0.0)
     limits = msgspec.structs.replace(limits, quiet=0.0, memory_for=0.0, allowances=at_once)
     engine, history = Engine(limits), History()
-    for number in range(SAMPLES):  # as if it had held for as many samples as a rule waits for
+    for number in range(SAMPLES):  # as if the state had lasted as many samples as a rule waits for
         moment = now + number * 1e-3
         gpus = tuple(msgspec.structs.replace(gpu, sampled=gpu.sampled + number * 1e-3) for gpu in snapshot.gpus)
         again = msgspec.structs.replace(snapshot, gpus=gpus)

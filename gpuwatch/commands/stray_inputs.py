@@ -1,4 +1,4 @@
-"""Inputs of the search for strays beside a snapshot: the viewer, the limits, and the idle times that others counted."""
+"""Inputs of the search for strays besides a snapshot: the viewer, the limits, and idle times from other processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DEMO_SECONDS: Final = 2400.0
 
 
 def caller(environ: Mapping[str, str] = os.environ) -> int:
-    """Return the uid whose strays are listed: under sudo that of the caller."""
+    """Return the uid whose strays are listed: under sudo the caller's."""
     return Policy.of_this_process(read_only=False, environ=environ).may_end
 
 
@@ -36,7 +36,7 @@ def idle_times(
 ) -> IdleTimes | None:
     """Return the idle times that a gpuwatch of the user and the machine's service know; None where none of them runs.
 
-    Each counts from its own start on. In the demo they are those of a watch that began 40 minutes earlier. `warn` is
+    Each counts from its own start. In the demo they are as if a watch had begun 40 minutes earlier. `warn` is
     called with one line about a damaged file.
     """
     if snapshot.demo:
@@ -61,7 +61,7 @@ def read_idle(
 ) -> IdleTimes | None:
     """Return the idle times that a user's gpuwatch knew a moment ago (default: ours), by GPU key, PID and start time.
 
-    None where no gpuwatch writes the file; empty where its last snapshot is too old. A process that has just begun to
+    None if no gpuwatch writes the file; empty if its last snapshot is too old. A process that has just begun to
     compute may still be called idle: for one interval and `LATE`, and about a minute at most.
     """
     found = read_status(folder, uid=uid, clock=clock, warn=warn)

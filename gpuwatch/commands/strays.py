@@ -1,8 +1,8 @@
-"""`gpuwatch strays`: own processes that nobody attends to, and the reason for each.
+"""`gpuwatch strays`: the user's own abandoned processes, and the reason for each.
 
 One snapshot tells neither the idle time of a process nor its CPU use. A gpuwatch that watches, and the machine's
 service, store idle times; without one, rules that need them do not match. The CPU use of strays and possible strays is
-measured by a second look. The exit code is 0 whether there are strays or not; 3 where there is no driver.
+measured by a second look. The exit code is 0 with or without strays; 3 without a driver.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def table(
     lines = [titles]
     for row, stray in zip(rows, every, strict=True):
         lines += [row, " " * _INDENT + " · ".join(stray.why)]
-    held = held_words(strays) or "memory that is not known"
+    held = held_words(strays) or "an unknown amount of memory"
     total = [f"{'1 process holds' if len(strays) == 1 else f'{len(strays)} processes hold'} {held}"] * bool(strays)
     if not demo:
         total += _ending(strays, "to end {}", root=root)

@@ -32,11 +32,11 @@ _PACE: Final = 1.0
 _FIRST: Final = 0.05
 """Seconds between two looks for the first frame."""
 _LAST: Final = 1.0
-"""Seconds that a write may take to end once nobody reads any more."""
+"""Seconds that a write may take to end after the reader has gone."""
 
 
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
-    """Print lines until the reader closes; raises UnavailableError where there is no driver from the start."""
+    """Print lines until the reader closes; raises UnavailableError without a driver at the start."""
     only = parse_indices(args.gpu)
     keepalive = parse_value("--keepalive", parse_duration, args.keepalive)
     config = configured(args)
@@ -86,10 +86,10 @@ def _statuses(source: Source, config: Config, gone: threading.Event) -> Iterator
 
 
 class StreamReader(threading.Thread):
-    """Thread that reads the signs of life of whoever reads the lines, and ends the program when there are none.
+    """Thread that reads signs of life from the reader of the lines, and ends the program when they stop.
 
-    A connection that breaks without a word closes neither stdin nor stdout, and a write to it waits for ever. A reader
-    that asks for each line by a `.` gets the newest one then: lines that wait in a slow network are old when they come.
+    A connection that breaks silently closes neither stdin nor stdout, and a write to it waits for ever. A reader that
+    asks for each line by a `.` then gets the newest one: lines that wait in a slow network are old on arrival.
     """
 
     def __init__(self, source: Source, patience: float | None) -> None:
@@ -98,7 +98,7 @@ class StreamReader(threading.Thread):
         self._source, self._patience = source, patience or 0.0
         self.gone = threading.Event()
         self.asks = False
-        """Whether it asks for lines; one that does not gets each."""
+        """Whether it asks for lines; one that does not ask gets each line."""
         self.asked = threading.Event()
         """Set while a line is asked for that was not sent yet."""
 

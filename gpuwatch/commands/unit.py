@@ -1,7 +1,6 @@
 """Unit of the machine's service: what `gpuwatch watch --unit` prints for systemd, and the lines that remove it.
 
-Root's service runs whatever lies where the interpreter looks for modules, so no unit is printed where others than root
-could change that.
+Root's service runs every module that its interpreter finds, so no unit is printed if others than root could change one.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _UNIT: Final = """\
 # The service of `gpuwatch watch --unit`, for everybody on this machine. As root:
 #   gpuwatch watch --unit{flags} >gpuwatch.service && install -m 644 gpuwatch.service {unit}
 #   systemctl daemon-reload && systemctl enable --now gpuwatch
-# It reads {settings} alone. `systemd-analyze security` gives {score}.
+# It reads only {settings}. `systemd-analyze security` gives {score}.
 [Unit]
 Description=gpuwatch: who uses the GPUs of this machine, for everybody on it
 After=nvidia-persistenced.service
@@ -121,17 +120,17 @@ RestrictAddressFamilies=AF_INET AF_INET6
 """
 _LOOPBACK: Final = "IPAddressAllow=localhost\n"
 EXPORT_SCORE: Final = "2.9"
-"""Exposure of the unit with the loopback alone."""
+"""Exposure of the unit with only the loopback."""
 
 _REMOVE: Final = """\
 systemctl disable --now gpuwatch
 rm -rf {unit} {unit}.d {reservations}
 systemctl daemon-reload
-# /run/gpuwatch is gone with the service. {state} is kept until you delete it: events and use of the last
-# {days}, {size} at most ([report] in {settings}).
+# systemd removes /run/gpuwatch with the service. {state} stays until you delete it: events and use of the
+# last {days}, {size} at most ([report] in {settings}).
 # rm -rf {state}
 # rm -rf {settings.parent}  # its configuration
-# rm -rf /opt/gpuwatch /usr/local/bin/gpuwatch  # the program, where it was installed for the service
+# rm -rf /opt/gpuwatch /usr/local/bin/gpuwatch  # the program, if it was installed for the service
 """
 
 _INSTALL: Final = """\
@@ -162,7 +161,7 @@ def print_unit(args: argparse.Namespace, *, program: Path | None = None, setting
         raise UsageError(f"--unit does not go with --{flag}: write {given[0]} into [export] of {settings}")
     console, program = Console(ascii_only=bool(args.ascii)), program or Path(sys.executable)
     if os.path.lexists(settings) and not os.access(settings, os.R_OK):
-        raise UsageError(f"--unit: {settings} cannot be read, and it says what the service may do; ask as root")
+        raise UsageError(f"--unit: {settings} cannot be read, but it decides what the service may do; run this as root")
     config = merge(read_administrators(settings))
     if args.remove:
         days, most = long_duration(config.report.keep), size(config.report.largest + EVENTS_BYTES)
@@ -170,7 +169,7 @@ def print_unit(args: argparse.Namespace, *, program: Path | None = None, setting
         console.print(*words.splitlines())
         return 0
     if trouble := find_writable(program):
-        console.warn(f"--unit: {trouble}; nothing is printed. Install it where root alone can write:")
+        console.warn(f"--unit: {trouble}; no unit is printed. Install it where only root can write:")
         console.err.write(_INSTALL)
         return UsageError.exit_code
     unit = _UNIT.format(
@@ -206,7 +205,7 @@ def _export_part(config: Config, program: Path) -> str:
 
 
 def find_writable(program: Path) -> str:
-    """Return in one line why others than root could change what an interpreter runs; empty where root alone could."""
+    """Return why others than root could change what an interpreter runs, in one line; empty if only root could."""
     named = clean(str(program))
     if not re.fullmatch(_PLAIN, str(program)):
         return f"the path {named} has characters that a unit cannot have"

@@ -76,7 +76,7 @@ def find_changes(frame: Frame) -> list[AlertChange]:
 
 
 class LineFormatter:
-    """Formatter of changes as lines, with the date where it is another than that of the line before."""
+    """Formatter of changes as lines, with the date if it differs from the line before."""
 
     def __init__(self, *, color: bool = False) -> None:
         self._color = color
@@ -102,7 +102,7 @@ class LineFormatter:
 
 
 class TroubleFinder:
-    """Finder of troubles of gpuwatch itself: each is reported once when it begins, and once when it is over."""
+    """Finder of troubles of gpuwatch itself: each is reported once when it begins, and once when it ends."""
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
@@ -118,14 +118,14 @@ class TroubleFinder:
             if self._known.get(one.subject) != now[one.subject]:
                 yield one.title
         for subject in self._known.keys() - now.keys():
-            yield f"{subject}: all is well again"
+            yield f"{subject}: works again"
         self._known = now
 
     def _source(self, frame: Frame) -> Iterator[str]:
         snapshot = frame.snapshot
         if snapshot.state not in _QUIET_STATES and snapshot.state is not self._state:
             self._state = snapshot.state
-            yield f"{snapshot.words or snapshot.state.value}; gpuwatch waits until it is over"
+            yield f"{snapshot.words or snapshot.state.value}; gpuwatch waits"
         elif snapshot.state is SourceState.OK and self._state is not SourceState.OK:
             self._state = SourceState.OK
             yield f"the driver answers: {_several(snapshot.gpus)}"
@@ -223,7 +223,7 @@ def run(args: argparse.Namespace, sampler: SamplerProcess | None, *, events: boo
             if record:
                 sinks = Sinks(watch, config, demo=args.demo, watch=True, part=bool(only), service=args.service)
                 output.notes = _notes(args, "" if args.demo or only else str(own_store()), seconds)
-            if exporter is not None and not output.quiet:  # at once: the driver may be long in coming
+            if exporter is not None and not output.quiet:  # at once: the driver may take long to answer
                 output.warn(where)
 
             def apply(old: Config, new: Config) -> None:
@@ -248,12 +248,12 @@ def run(args: argparse.Namespace, sampler: SamplerProcess | None, *, events: boo
 
 
 def _serve(args: argparse.Namespace) -> None:
-    """Set up the machine's service: it reads /etc alone, and records in /var/lib; raises UsageError."""
+    """Set up the machine's service: it reads only /etc, and records in /var/lib; raises UsageError."""
     given = [name for name in ("config", "gpu", "demo", "record") if getattr(args, name, None)]
     if given:
-        raise UsageError(f"--service does not go with --{given[0]}: it watches this machine for everybody")
+        raise UsageError(f"--service does not go with --{given[0]}: it watches all GPUs of this machine for everybody")
     if os.geteuid():
-        raise UsageError("--service: only root can serve everybody; `gpuwatch watch` records for you alone")
+        raise UsageError("--service: only root can serve everybody; `gpuwatch watch` records only for you")
     for name in [name for name in os.environ if name.startswith("SUDO_")]:
         del os.environ[name]
     os.environ |= {"XDG_CONFIG_HOME": str(ADMINISTRATORS.parent.parent), "XDG_STATE_HOME": str(DAYS)}
@@ -274,7 +274,7 @@ def _signals() -> Iterator[SimpleQueue[signal.Signals | None]]:
     before = {number: signal.signal(number, put) for number in CODES if signal.getsignal(number) is not signal.SIG_IGN}
     try:
         yield signals
-    except BaseException:  # whoever tells of it may hang in that, and is to be ended then
+    except BaseException:  # its report may hang, and a signal must end that
         for number, handler in before.items():
             signal.signal(number, handler)
         raise
@@ -296,7 +296,7 @@ class _Output:
         self.notes: Sequence[str] = ()
         """Notes of the greeting."""
         self.quiet = events and args.quiet
-        """Whether nothing is printed but what goes wrong."""
+        """Whether only what goes wrong is printed."""
         self._json = events and args.json
         self._events = events and not self.quiet
         self._console = BackgroundConsole(ascii_only=config.ascii)
@@ -324,7 +324,7 @@ class _Output:
                 self._console.print(self._lines.format(event))
         if self._console.unread and not self._warned and self._events:
             self._warned = True
-            self.warn("nobody reads what is printed any more; gpuwatch goes on")
+            self.warn("nobody reads the output any more; gpuwatch continues")
         if state is SourceState.ENDED:
             self._last = frame
             self._signals.put(None)
@@ -362,7 +362,9 @@ class _Output:
             read = reloader()
             words = format_reload(read, later=("tmux", *(f"export.{name}" for name in ExportConfig.__struct_fields__)))
             if read.config.notify.sends and not _has_network():
-                words += f"; no message can be sent: the service's unit allows no network; print it again: {AGAIN}"
+                words += (
+                    f"; no message can be sent: the service's unit allows no network; print the unit again: {AGAIN}"
+                )
         except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
             words = f"configuration not changed: {type(error).__name__}: {error}"
         self.warn(words)

@@ -26,14 +26,14 @@ def load(given: str | None, *, administrators: Path = ADMINISTRATORS) -> Config:
 
 
 def keys_in_files(given: str | None) -> frozenset[str]:
-    """Return the full names of the keys that stand in the files which `load` reads; raises UsageError."""
+    """Return the full names of the keys in the files that `load` reads; raises UsageError."""
     return frozenset(_load(given, ADMINISTRATORS)[1])
 
 
 def _load(given: str | None, administrators: Path) -> tuple[Config, dict[str, Path]]:
     if given is None and all(map(_is_missing, (path(), administrators, administrators.with_name(SECRETS)))):
         return Config(), {}
-    from gpuwatch.config.reading import load_traced  # for those who have a file
+    from gpuwatch.config.reading import load_traced  # only with a file
 
     return load_traced(given, administrators=administrators)
 
@@ -50,7 +50,7 @@ class Reloaded(msgspec.Struct, frozen=True):
     """Result of reading the files again."""
 
     config: Config
-    """The new configuration; the old one where a file has a mistake."""
+    """The new configuration; the old one if a file has a mistake."""
     changed: tuple[str, ...] = ()
     """Whole names of the keys that changed, `share`, `rule` and `host` for tables."""
     error: str = ""
@@ -58,7 +58,7 @@ class Reloaded(msgspec.Struct, frozen=True):
 
 
 def reload(old: Config, read_again: Callable[[], Config]) -> Reloaded:
-    """Read the files again; where a file has a mistake the old configuration stays."""
+    """Read the files again; if a file has a mistake, the old configuration stays."""
     try:
         new = read_again()
     except GpuwatchError as error:

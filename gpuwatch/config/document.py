@@ -18,7 +18,7 @@ from gpuwatch.declared.facts import Share
 from gpuwatch.model.fields import RATIO
 
 _WIDEST: Final = 36
-"""Cells up to which the comments of a section stand in one column; a longer value pushes its own to the right."""
+"""Cells up to which the comments of a section are aligned; a longer value pushes its comment to the right."""
 _EXAMPLE: Final = 22
 """Cells of a key with its value in an example."""
 _UNSET: Final = (None, "", ())

@@ -108,7 +108,7 @@ class ConfigKey(NamedTuple):
         return _PARSERS[self.form](raw) if isinstance(raw, str) and self.form in _PARSERS else raw
 
     def _check(self, value: Any) -> str:
-        """Return the fault of a value that msgspec cannot check; empty where it is good."""
+        """Return the fault of a value that msgspec cannot check; empty for a good value."""
         match self.form:
             case "bytes" if 0 < value < MIB:
                 return shown(value)
@@ -117,7 +117,7 @@ class ConfigKey(NamedTuple):
             case "command" if value and not (value[0].startswith(("/", "~/")) and text.clean(value[0]) == value[0]):
                 return f"{shown(value[0])} as the first"
             case "pattern" if error := _pattern_error(value):
-                return f"{shown(value)}, which is none ({error})"
+                return f"{shown(value)}, which is not one ({error})"
             case "columns" if len({*value}) < len(value):
                 return f"{shown(next(one for one in value if value.count(one) > 1))} twice"
             case "rules" if unknown := min(value - RULE_NAMES, default=""):
@@ -133,7 +133,7 @@ class ConfigKey(NamedTuple):
         wrong = raw[int(element[1])] if isinstance(raw, list) and element else raw
         if self.form == "urls" and isinstance(wrong, str):
             return f'"{text.mask_url(wrong)}"{", which is none" if isinstance(raw, list) else " alone"}'
-        if self.form == "url" and isinstance(wrong, str) and "@" in wrong:  # a password may stand before it
+        if self.form == "url" and isinstance(wrong, str) and "@" in wrong:  # a password may come before it
             return f'"{text.mask_url(wrong)}" with an @'
         return shown(wrong)
 
@@ -207,7 +207,7 @@ def value_of(config: Config, name: str) -> Any:
 
 
 def read_flag(table: type[msgspec.Struct], name: str, raw: str) -> Any:
-    """Read the value of a flag that stands for a key of a table; raises UsageError."""
+    """Read the value of a flag for a key of a table; raises UsageError."""
     key = keys_of(table)[name]
     try:
         return key.read(int(raw) if get_args(key.type)[0] is int and re.fullmatch("[0-9]{1,20}", raw) else raw)
@@ -216,7 +216,7 @@ def read_flag(table: type[msgspec.Struct], name: str, raw: str) -> Any:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address or a name is reached from this machine alone."""
+    """Return whether an address or a name is reached only from this machine."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -259,7 +259,7 @@ def _write(value: Any) -> str:
 
 
 def _pattern_error(pattern: str) -> str:
-    """Return the fault of a regular expression; empty where it is valid."""
+    """Return the fault of a regular expression; empty if it is valid."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # "possible nested set": it would come to mean something else

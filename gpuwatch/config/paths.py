@@ -1,4 +1,4 @@
-"""Paths of the configuration files: the user's own, and those of the administrator."""
+"""Paths of the configuration files of the user and of the administrator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuwatch.base import files
 FILE: Final = "gpuwatch.toml"
 ADMINISTRATORS: Final = Path("/etc/gpuwatch") / FILE
 SECRETS: Final = "notify.toml"
-"""File beside the administrator's with its `[notify]`, which root alone reads: the other one is for everybody."""
+"""File next to the administrator's with its `[notify]`, which only root reads: the other one is for everybody."""
 
 
 def path() -> Path:

@@ -50,7 +50,7 @@ class ConfigFile:
 
     The administrator's file must be an ordinary file that only its owner can write; its shares are upper bounds.
     `under` are the files whose values this one overrides. A missing file has no values, and `exists` is False. A file
-    of `secrets` has `[notify]` alone, and root alone may be able to read it. The first mistake raises UsageError, in
+    of `secrets` has only `[notify]`, and possibly only root can read it. The first mistake raises UsageError, in
     one line with the file, the key, what was found and what is allowed.
     """
 
@@ -72,7 +72,7 @@ class ConfigFile:
         self.exists = content is not None
         self._document = self._parse(content or b"")
         if secrets and (others := self._document.keys() - {"notify"}):
-            self._refuse(f"allowed is a table [notify] alone; what is for everybody belongs in {FILE}", min(others))
+            self._refuse(f"only [notify] is allowed here; write everything else into {FILE}", min(others))
         self._read_keys()
         self._refuse_untrusted()
         self._read_shares(ceiling=administrators)
@@ -90,7 +90,7 @@ class ConfigFile:
         raise UsageError(f"{shown_path(self.path)}: {reason}")
 
     def _open(self, *, administrators: bool, secrets: bool) -> bytes | None:
-        """Return the content of the file; None where there is no file."""
+        """Return the content of the file; None if there is no file."""
         try:
             with open(files.open_ordinary(self.path), "rb") as opened:
                 self._stat = os.fstat(opened.fileno())
@@ -105,7 +105,7 @@ class ConfigFile:
         except FileNotFoundError:
             return None
         except OSError as error:
-            # A file with the secrets of [notify] is for root's service alone: it does not hold for others.
+            # A file with the secrets of [notify] is only for root's service, and does not apply to others.
             if administrators and isinstance(error, NotADirectoryError | PermissionError):
                 return None
             unsafe = isinstance(error, files.UnsafePathError)
@@ -128,7 +128,7 @@ class ConfigFile:
             self._refuse(f"not TOML: {error}")
 
     def _read_keys(self) -> None:
-        """Read all keys but those of `[[share]]`, `[[rule]]` and `[[host]]`."""
+        """Read all keys except those of `[[share]]`, `[[rule]]` and `[[host]]`."""
         top, tables = keys.sections()[""], [name for name in keys.sections() if name]
         for name, raw in self._document.items():
             if name in tables and isinstance(raw, dict):
@@ -189,7 +189,7 @@ class ConfigFile:
         """Refuse commands, servers, tokens and addresses that another user could have written."""
         named = [key for key in _TRUSTED if self.values.get(key)] + ["host"] * ("host" in self._document)
         if named and (reason := check_source(self.path, read=self._stat)):
-            self._refuse(f"found in a file that is not yours alone to write: {reason}", *named[0].split("."))
+            self._refuse(f"found in a file that others can change: {reason}", *named[0].split("."))
         if command := self.values.get("notify.command"):
             try:
                 reason = check_source(Path(command[0]).expanduser(), missing_ok=True)
@@ -197,7 +197,7 @@ class ConfigFile:
                 reason = "your home folder is not known; allowed is an absolute path"
                 self._refuse(f"found {shown(command[0])}, but {reason}", "notify", "command")
             if reason:
-                self._refuse(f"found a program that is not yours alone to write: {reason}", "notify", "command")
+                self._refuse(f"found a program that others can change: {reason}", "notify", "command")
 
     def _tables(self, name: str, most: float = math.inf) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield the tables of an array, `most` at most, with their numbers, from 0 on."""
@@ -269,8 +269,8 @@ class ConfigFile:
         key, *names = found
         mine = next((name for name in reversed(names) if f"keys.{name}" in self.values), "")
         other = next(name for name in names if name != mine)
-        whose = f"always the key to {other}" if RESERVED.get(key) == other else f"the key of {other} too"
-        reason = f"found {toml_string(key)}, which is {whose}; allowed is a key of no other action"
+        taken = f"always the key to {other}" if RESERVED.get(key) == other else f"also the key of {other}"
+        reason = f"found {toml_string(key)}, which is {taken}; choose a free key"
         self._refuse(reason, "keys", mine or "preset")
 
 
@@ -293,16 +293,16 @@ def load_traced(given: str | None, *, administrators: Path = ADMINISTRATORS) -> 
     if named != administrators:  # else of the machine's service
         own = ConfigFile(named, config_files)
         if given is not None and not own.exists:
-            raise UsageError(f"--config: there is no file {text.clean(given)}")
+            raise UsageError(f"--config: no such file: {text.clean(given)}")
         if own.values.get("publish", publish := merge(config_files).publish) != publish:
-            words = f"it says what the machine's service publishes, and counts in {administrators} alone"
+            words = f"it sets what the machine's service publishes, and only applies in {administrators}"
             raise UsageError(f"{shown_path(named)}: key publish: {words}")
         config_files.append(own)
     return merge(config_files), _origins(config_files)
 
 
 def read_administrators(path: Path) -> list[ConfigFile]:
-    """Read the administrator's file, and for root the one beside it with the secrets of `[notify]`."""
+    """Read the administrator's file, and for root the file next to it with the secrets of `[notify]`."""
     common = ConfigFile(path, administrators=True)
     if os.geteuid():
         return [common]

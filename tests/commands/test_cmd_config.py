@@ -127,7 +127,7 @@ def test_it_is_never_written_over_another(tmp_path: Path, kind: str) -> None:
         file.write_text("bell = true\n")
     else:
         file.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="exists, and was not changed"):
         run("--init", "--config", str(file))
     assert kind == "link" or file.read_text() == "bell = true\n"
     assert not (tmp_path / "elsewhere").exists()

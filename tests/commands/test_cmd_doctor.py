@@ -133,7 +133,7 @@ def test_the_files(tmp_path: Path) -> None:
     wrong.write_text("intervall = 2\n")
     assert "did you mean interval" in files(wrong)["configuration"].found
     assert files(wrong)["configuration"].fix == "fix the file, or run without --config"
-    assert "there is no file" in files(tmp_path / "none.toml")["configuration"].found
+    assert "no such file" in files(tmp_path / "none.toml")["configuration"].found
     secrets = tmp_path / "secrets.toml"
     secrets.write_text("[notify]\nurls = ['json://localhost']\n")
     secrets.chmod(0o644)

@@ -55,7 +55,7 @@ def test_a_process_on_a_gpu_is_explained(launch: Launcher, driver: Driver, start
 def test_without_a_driver_it_says_so_and_explains_what_it_can(launch: Launcher, start: Start) -> None:
     done = launch("explain", str(start(GPUWATCH_SHARE="0.4").pid), LD_LIBRARY_PATH="/nowhere")
     assert done.returncode == 3
-    assert done.stderr.startswith("gpuwatch: without GPUs: no usable NVIDIA driver library")
+    assert done.stderr.startswith("gpuwatch: no GPUs: no usable NVIDIA driver library")
     assert "GPUWATCH_SHARE=0.4 · environment" in done.stdout
 
 

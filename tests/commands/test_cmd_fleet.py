@@ -115,7 +115,7 @@ def test_a_name_that_is_no_address_is_left_out_and_counted(call: Call, fake: Fak
     odd = ("-oProxyCommand=x", ":1", "a b", "x;y", "eve@lab", "$(x)")
     fake.lines = "\n".join(card(0, 0.0, host=host, utilization__ratio=0.0) for host in ("lab1:1", "[::1]:1", *odd))
     ask = ("pick", "--fleet", "--empty", "--prometheus", fake.url)
-    words = f"gpuwatch: {len(odd)} hosts are left out: an `instance` that is no address\n"
+    words = f"gpuwatch: {len(odd)} hosts are left out: an `instance` that is not an address\n"
     assert call(*ask) == (0, "[::1]\nlab1\n", words)
     document = json.loads(call(*ask, "--json")[1])
     assert [one["host"] for one in document["hosts"]] == ["[::1]", "lab1"]
@@ -125,11 +125,11 @@ def test_where_no_host_has_room_the_nearest_are_named(call: Call, fake: FakeProm
     code, out, err = call("pick", "--fleet", "--memory", "70GiB", "-n", "4", "--prometheus", fake.url)
     assert (code, out) == (1, "")
     assert err.splitlines() == [
-        "gpuwatch: 4 GPUs on one host wanted, none with room",
+        "gpuwatch: 4 GPUs on one host wanted, but no host has room",
         "gpuwatch: b: 3 of 3 with room (80.0, 80.0, 75.0 GiB left)",
         "gpuwatch: a: 3 of 3 with room (70.0, 70.0, 70.0 GiB left)",
         "gpuwatch: c: 1 of 3 with room (80.0 GiB left)",
-        "gpuwatch: 1 host is left out: no new figures",
+        "gpuwatch: 1 host is left out: no new values",
     ]
     fake.lines = 'up{instance="x"} 1'
     fake.lines = "other{} 1"

@@ -130,7 +130,7 @@ def test_what_ignores_sigint_is_told_of_and_on_record(driver: Driver, call: Call
     with mine(background=True) as training:
         held(driver, training)
         done = call("kill", "--yes", "--signal", "INT", *ROOT_FLAG, str(training.pid))
-        refused(done, training.pid, "--signal TERM asks it in another way", own_home, "ignored")
+        refused(done, training.pid, "use --signal TERM", own_home, "ignored")
         assert training.alive()
 
 
@@ -154,7 +154,7 @@ def test_a_whole_run(driver: Driver, run: Run, own_home: Path) -> None:
         held(driver, training, other)
         done = run("kill", "--yes", "--run", *ROOT_FLAG, str(training.pid), str(training.children[0]))
         assert done.returncode == 0, done.stderr
-        assert f"PID {training.children[0]} is of the run of PID {training.pid}" in done.stderr
+        assert f"PID {training.children[0]} belongs to the run of PID {training.pid}" in done.stderr
         assert f"run of PID {training.pid} (3 processes): all 3 exited after" in done.stdout
         listed = [line.split()[0] for line in done.stdout.splitlines()[1:4]]
         assert listed == [str(pid) for pid in (training.pid, *training.children)]
@@ -187,7 +187,7 @@ def test_nothing_is_sent_unasked_that_cannot_be_put_on_record(driver: Driver, ca
         code, _, err = call("kill", "--yes", *ROOT_FLAG, str(training.pid), XDG_STATE_HOME=str(file))
         assert code == 1
         assert f"PID {training.pid} is not ended: " in err
-        assert "without --yes you are asked whether to go on" in err
+        assert "without --yes gpuwatch asks first" in err
         assert training.alive()
 
 

@@ -67,8 +67,8 @@ def test_the_record_of_a_signal_survives_ctrl_c_at_any_moment_after_it(
             assert told.value.number == signal.SIGINT
             assert outcomes(pinner) == [(["SIGTERM"], "running")], f"moment {moment}"
             said = capsys.readouterr().err
-            assert f"PID {training.pid} was signalled, and is left as it is\n" in said, f"moment {moment}"
-            assert "broken off: nothing more is sent\n" in said
+            assert f"PID {training.pid} got the signal, and gpuwatch does not wait for it\n" in said, f"moment {moment}"
+            assert "interrupted: nothing more is sent\n" in said
         assert training.alive()
 
 

@@ -183,7 +183,7 @@ def test_what_has_ended_is_told_though_its_memory_was_not_waited_for(tmp_path: P
         done = end(a_pinner(tmp_path, dev=run.dev), shown, capsys, first, second, whole_run=False)
         assert done.code == 128 + signal.SIGTERM
         assert f"PID {first}: exited after " in done.out
-        assert "what became of its memory was not waited for\n" in done.out
+        assert "whether it freed its memory was not checked\n" in done.out
         assert "nothing more is sent" in done.err
         assert second in run.alive()
 

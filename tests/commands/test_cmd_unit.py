@@ -163,5 +163,5 @@ def test_removal_says_what_is_kept_and_how_long(
     assert unit(program, file, "--remove") == 0
     printed = capsys.readouterr().out
     assert "systemctl disable --now gpuwatch\n" in printed
-    assert "/var/lib/gpuwatch is kept" in printed
+    assert "/var/lib/gpuwatch stays" in printed
     assert "30 d, 40 MiB" in printed

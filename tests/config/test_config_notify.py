@@ -71,7 +71,7 @@ def test_a_file_that_others_can_write_is_refused(file: Path, tmp_path: Path, mod
     with pytest.raises(UsageError) as raised:
         read(file, tmp_path)
     assert str(raised.value) == (
-        f"{file}: key notify.{key.split()[0]}: found in a file that is not yours alone to write: "
+        f"{file}: key notify.{key.split()[0]}: found in a file that others can change: "
         f"others can write {file} (mode {mode:04o}); fix it with `chmod go-w {file}`"
     )
 
@@ -219,9 +219,7 @@ def test_no_server_no_token_and_no_host_of_a_file_that_others_can_write(
     file.write_text(f"{table}\n")
     read(file, tmp_path)
     file.chmod(mode)
-    with pytest.raises(
-        UsageError, match=rf"key {re.escape(key)}: found in a file that is not yours alone to write: others can"
-    ):
+    with pytest.raises(UsageError, match=rf"key {re.escape(key)}: found in a file that others can change: others can"):
         read(file, tmp_path)
 
 
@@ -241,13 +239,13 @@ def test_secrets_of_the_administrator_have_a_file_of_their_own(file: Path, monke
         assert load(str(file), administrators=file).shares == config.shares, "it is nothing to others"
     secrets.chmod(0o600)
     secrets.write_text("[[share]]\nuser = 'ada'\nshare = 0.4\n")
-    with pytest.raises(UsageError, match=r"notify\.toml: key share: allowed is a table \[notify\] alone"):
+    with pytest.raises(UsageError, match=r"notify\.toml: key share: only \[notify\] is allowed here"):
         load(str(file), administrators=file)
 
 
 def test_what_the_service_publishes_is_not_for_a_user_to_say(file: Path, tmp_path: Path) -> None:
     file.write_text("publish = 'none'\n")
-    with pytest.raises(UsageError, match=r"key publish: it says what the machine's service publishes, and counts in"):
+    with pytest.raises(UsageError, match=r"key publish: it sets what the machine's service publishes, and only"):
         read(file, tmp_path)
     assert load(str(file), administrators=file).publish == "none"
     file.write_text("publish = 'shares'\n")
@@ -262,7 +260,7 @@ def test_a_program_that_others_can_write_is_refused(program: Path, tmp_path: Pat
     with pytest.raises(UsageError) as raised:
         read(file, tmp_path)
     assert str(raised.value) == (
-        f"{file}: key notify.command: found a program that is not yours alone to write: "
+        f"{file}: key notify.command: found a program that others can change: "
         f"others can write {program} (mode {mode:04o}); fix it with `chmod go-w {program}`"
     )
 
