@@ -48,7 +48,7 @@ def test_the_pager_is_that_of_the_user(variable: str, command: list[str]) -> Non
     ("page", "pager_command", "shown"),
     [
         ("screen", "head -n 5", "The screen"),  # a pager that does not read all is no error
-        ("data", "no-such-program", "SIGKILL is sent only if you choose it."),
+        ("data", "no-such-program", "Nothing from another host"),
     ],
 )
 def test_in_a_terminal_a_page_goes_through_the_pager_if_there_is_one(page: str, pager_command: str, shown: str) -> None:
