@@ -33,9 +33,9 @@ from gpuwatch.recorder.use import By, UseReport, read_reports
 
 _WAYS: Final[tuple[By, ...]] = get_args(By)
 _NOT_PUBLIC: Final = (
-    "the machine's service publishes GPU values and events, but not who used how much, and you have recorded nothing: "
-    'ask an administrator to set publish = "use" in /etc/gpuwatch/gpuwatch.toml, or leave a dashboard or `gpuwatch '
-    "watch` running, which records only for you"
+    "the machine's service has not published who used how much, and you have recorded nothing: if it has just started, "
+    'wait a minute; else ask an administrator to set publish = "use" in /etc/gpuwatch/gpuwatch.toml, or leave a '
+    "dashboard or `gpuwatch watch` running, which records only for you"
 )
 _FORGET: Final = (
     "this deletes the name and runs of {who}, and the words of events about them, from {stores}; their use becomes "

@@ -105,7 +105,7 @@ def test_beside_a_service_that_publishes_no_use_that_is_said(tmp_path: Path, mon
     day = public_file(tmp_path, "2026-11-24")
     Store(day).write(lambda one: write_events(one, [], [], NOW))
     monkeypatch.setattr(report, "stores_read", lambda since, warn: [day, own_store()])
-    with pytest.raises(GpuwatchError, match=r"not who used how much.*ask an administrator"):
+    with pytest.raises(GpuwatchError, match=r"not published who used how much.*ask an administrator"):
         run()
 
 
