@@ -96,7 +96,7 @@ def configuration() -> Iterator[str]:
         ((common, count),) = Counter(key.range for key in keys.values()).most_common(1)
         once = common if count > _MANY else ""
         if once:
-            yield f"Where nothing else is given, allowed is {once}."
+            yield f"If the table gives nothing else, allowed is {once}."
             yield ""
         yield "| key | default | allowed | meaning |"
         yield "|---|---|---|---|"

@@ -26,7 +26,7 @@ class Allowances(msgspec.Struct, frozen=True, kw_only=True):
     GiB (pytorch/pytorch#58466).
     """
 
-    after: Annotated[Seconds, Meta(ge=0.1, le=HOUR, description="time above the limit, and at least 3 samples")] = 10.0
+    after: Annotated[Seconds, Meta(ge=0.1, le=HOUR, description="time above the limit, but at least 3 samples")] = 10.0
     framework: Annotated[
         Bytes, Meta(ge=0, description="CUDA context and library handles on top of what an allocator counts")
     ] = 600 * MIB
@@ -35,7 +35,7 @@ class Allowances(msgspec.Struct, frozen=True, kw_only=True):
     )
     budget: Annotated[Bytes, Meta(ge=0, description="vLLM; at least 2 % of the GPU")] = GIB
     exact: Annotated[Bytes, Meta(ge=0, description="limits that are enforced (MPS, HAMi, NVML)")] = 64 * MIB
-    collective: Annotated[Bytes, Meta(ge=0, description="more for ranks of a run on several GPUs (NCCL)")] = 512 * MIB
+    collective: Annotated[Bytes, Meta(ge=0, description="added for ranks of a run on several GPUs (NCCL)")] = 512 * MIB
     """Not added to `exact`."""
     second_step: Annotated[Bytes, Meta(ge=0, description="excess that is critical; at least 10 % of the limit")] = GIB
 
@@ -91,25 +91,25 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         Seconds, Meta(ge=0, le=HOUR / 6, description="time after the start in which nothing is raised")
     ] = 5.0
     """Alerts do not end in this time either: after a start, drivers report wrong values."""
-    memory_warning: Annotated[float, Meta(ge=0, le=MOST_FREE, description="percent of a GPU's memory still free")] = (
+    memory_warning: Annotated[float, Meta(ge=0, le=MOST_FREE, description="warn below this percent of free memory")] = (
         10.0
     )
     memory_critical: Annotated[
         float,
         Meta(ge=0, le=MOST_FREE, description="the same, for a critical alert", extra={"at_most": "memory_warning"}),
     ] = 5.0
-    memory_for: Annotated[Seconds, Meta(ge=0, le=HOUR, description="how long it must last, and at least 3 samples")] = (
+    memory_for: Annotated[Seconds, Meta(ge=0, le=HOUR, description="how long it must last, but at least 3 samples")] = (
         2.0
     )
     """Applies both to raising and to clearing."""
     full_warning: Annotated[
-        Seconds, Meta(ge=10, le=DAY, description="time until it is full, at the speed of the last minutes")
+        Seconds, Meta(ge=10, le=DAY, description="time until a GPU is full, if it grows as in the last minutes")
     ] = 600.0
     full_critical: Annotated[
         Seconds, Meta(ge=0, le=DAY, description="the same, for a critical alert", extra={"at_most": "full_warning"})
     ] = 120.0
-    full_for: Annotated[Seconds, Meta(ge=0, le=HOUR, description="how long that must be predicted")] = 5.0
-    idle_after: Annotated[Seconds, Meta(ge=10, le=7 * DAY, description="time without computing")] = 1800.0
+    full_for: Annotated[Seconds, Meta(ge=0, le=HOUR, description="how long this prediction must last")] = 5.0
+    idle_after: Annotated[Seconds, Meta(ge=10, le=7 * DAY, description="time without a kernel")] = 1800.0
     idle_memory: Annotated[Bytes, Meta(ge=MIB, description="least memory of one user on one GPU")] = GIB
     unknown_memory: Annotated[Bytes, Meta(ge=MIB, description="memory of unknown processes")] = GIB
     unknown_for: Annotated[Seconds, Meta(ge=0, le=DAY, description="how long it must last")] = 60.0
@@ -122,7 +122,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     ended_process_for: Annotated[Seconds, Meta(ge=0, le=DAY, description="how long it must last")] = 20.0
     temperature_margin: Annotated[
         float,
-        Meta(ge=0, le=50, description="degrees below the slowdown temperature; critical at that one"),
+        Meta(ge=0, le=50, description="degrees below the slowdown temperature, which itself is critical"),
     ] = 5.0
     temperature_for: Annotated[Seconds, Meta(ge=0, le=DAY, description="how long it must last")] = 10.0
     throttled_for: Annotated[
@@ -137,7 +137,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         {48, 62, 64, 74, 79, 95, 119, 120}
     )
     xid_warning: Annotated[
-        XidCodes, Meta(description="codes that are a warning; others are faults of programs, and no alert")
+        XidCodes, Meta(description="codes that are a warning; all others are mistakes of programs, and raise no alert")
     ] = frozenset({94})
     allowances: Allowances = Allowances()
     custom: tuple[CustomRule, ...] = ()

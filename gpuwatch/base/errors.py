@@ -2,7 +2,7 @@
 
 GpuwatchError
 ├── UsageError         a flag, a key, a file's contents (exit 2)
-└── UnavailableError   no driver, no GPU, no answer of a server (exit 3)
+└── UnavailableError   no driver, no GPU, no answer from a server (exit 3)
     └── NoThreadError  the system gives no more threads (exit 3 at the start)
 
 Each message is one line for a person: what was found, what is allowed or what to do next.

@@ -65,10 +65,10 @@ FLAGS: Final[dict[str, dict[str, dict[str, Any]]]] = {
     "what is done": {
         "config": {"metavar": "FILE", "help": "read FILE instead of your gpuwatch.toml"},
         "bell": _switch("ring the terminal's bell on an alert", None),
-        "read-only": _switch("end no process, and do not offer it", None),
+        "read-only": _switch("never end a process, and do not offer it", None),
         "allow-root-kill": _switch("allow root to end its own processes, or under sudo the caller's"),
         "wait": _switch("wait for a driver if there is none"),
-        "keepalive": {"metavar": "S", "help": "with --stream: exit when stdin ends, or is silent for so long"},
+        "keepalive": {"metavar": "S", "help": "with --stream: exit when stdin ends, or is silent for S seconds"},
     },
     "recording, also by gpuwatch watch": {
         "record": {"metavar": "FILE", "help": "record every snapshot in FILE"},

@@ -18,9 +18,7 @@ from gpuwatch.sources.sampler_process import SamplerProcess
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, "demo")
-    parser.add_argument(
-        "whom", metavar="PID|USER", help="a process that holds a GPU, or a user: about all that they hold"
-    )
+    parser.add_argument("whom", metavar="PID|USER", help="a process that holds a GPU, or a user: all that they hold")
 
 
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:

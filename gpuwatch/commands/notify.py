@@ -43,5 +43,5 @@ def main(args: argparse.Namespace, _sampler: object = None) -> int:
         if route.trouble:
             console.warn(route.trouble)
         else:
-            console.print(f"{route.name} took the message")
+            console.print(f"{route.name} accepted the message")
     return int(any(route.trouble for route in routes))

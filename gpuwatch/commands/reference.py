@@ -27,10 +27,10 @@ class Command(NamedTuple):
 _COMMON: Final = {0: "done", 2: "bad usage, or a mistake in a file"}
 
 EXIT_CODES: Final = {
-    0: "done, also if there is nothing to list",
+    0: "done, even if there is nothing to list",
     1: "what you asked for does not exist, or was not done",
     2: "bad usage, or a mistake in a file",
-    3: "no driver, no GPU, or no answer of a server",
+    3: "no driver, no GPU, or no answer from a server",
     130: "stopped with Ctrl-C",
 }
 """Exit codes in general."""
@@ -60,33 +60,33 @@ GROUPS: Final = {
         ),
         "events": Command(
             "list past alerts, and how they ended",
-            codes={0: "done, also without an event", 1: "nothing was recorded yet", **UNREADABLE},
+            codes={0: "done, even without events", 1: "nothing was recorded yet", **UNREADABLE},
             examples={
                 "gpuwatch events --since 8h --gpu 0": "alerts of GPU 0 in the last 8 hours",
-                "gpuwatch events --user ada --follow": "alerts about ada, and new ones as they come",
+                "gpuwatch events --user ada --follow": "alerts about ada, and new ones as they are raised",
             },
         ),
         "replay": Command(
-            "play a recording in the dashboard from any time on, or copy it",
+            "play a recording in the dashboard, or copy it",
             "FILE ...",
             {2: "bad usage, a file that cannot be read, or no terminal"},
             {"gpuwatch replay day --at 03:10": "play it from 03:10 on", "gpuwatch replay day --copy new": "copy it"},
         ),
         "fleet": Command(
             "show all machines that a Prometheus server knows",
-            codes={2: "bad usage, no known server, or no terminal", 3: "with --json: no answer of the server"},
+            codes={2: "bad usage, no known server, or no terminal", 3: "with --json: no answer from the server"},
             examples={"gpuwatch fleet --filter 'free>=4'": "hosts with 4 free GPUs"},
         ),
         "doctor": Command(
             "check what gpuwatch needs, and suggest fixes",
             codes={0: "nothing to fix", 1: "something to fix, such as a missing driver", 2: "bad usage"},
         ),
-        "docs": Command("show the documentation, one page per subject", "[PAGE]", {2: "no such page"}),
+        "docs": Command("show the documentation, one page per topic", "[PAGE]", {2: "no such page"}),
     },
     "start": {
         "pick": Command(
             "print GPUs that have room, for CUDA_VISIBLE_DEVICES",
-            codes={1: "not enough GPUs have room", 3: "no driver, no GPU, or with --fleet no answer of the server"},
+            codes={1: "not enough GPUs have room", 3: "no driver, no GPU, or with --fleet no answer from the server"},
             examples={
                 "export CUDA_VISIBLE_DEVICES=$(gpuwatch pick -n 2)": "choose two empty GPUs",
                 "gpuwatch pick --fleet -n 4 --memory 70GiB": "hosts with 4 such GPUs",
@@ -105,7 +105,7 @@ GROUPS: Final = {
     "clean up": {
         "strays": Command(
             "list your own abandoned processes that still hold GPU memory",
-            codes={0: "done, also without strays", **NO_GPU},
+            codes={0: "done, even without strays", **NO_GPU},
         ),
         "kill": Command(
             "end your own processes, or a whole run",
@@ -124,7 +124,7 @@ GROUPS: Final = {
     },
     "record and share": {
         "report": Command(
-            "show how much each user held and used, from what was recorded",
+            "show how much each user held and used, as far as it was recorded",
             codes={1: "nothing was recorded yet, or you answered no", **UNREADABLE},
             examples={
                 "gpuwatch report --since yesterday --by run": "one table, of runs",
@@ -150,7 +150,7 @@ GROUPS: Final = {
         "notify": Command(
             "send a test message to the addresses in your gpuwatch.toml",
             "--test",
-            {0: "every address took it", 1: "one did not", 2: "bad usage, or no address in [notify]"},
+            {0: "every address accepted it", 1: "one did not", 2: "bad usage, or no address in [notify]"},
         ),
         "status": Command("print one short line for the status bar of tmux", codes=NO_GPU),
         "config": Command(

@@ -172,7 +172,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, "json", "demo", "gpu", "interval", *RECORDING)
     parser.add_argument("--quiet", action="store_true", help="print only what goes wrong")
     parser.add_argument("--for", dest="time", metavar="TIME", help="end after this time: 1h, 30min")
-    parser.add_argument("--service", action="store_true", help="as root: be the machine's service; --unit sets it up")
+    parser.add_argument("--service", action="store_true", help="as root: run as the machine's service (see --unit)")
     parser.add_argument("--export", action="store_true", help="also serve metrics, as gpuwatch export does")
     add_export_flags(parser)
     parser.add_argument("--unit", action="store_true", help="print a systemd unit for the machine's service")

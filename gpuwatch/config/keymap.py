@@ -28,7 +28,7 @@ class Keys(msgspec.Struct, frozen=True, kw_only=True):
 
     preset: Annotated[
         Literal["gpuwatch", "nvitop"],
-        Meta(description='keys of all other actions: "gpuwatch", or "nvitop" as nvitop has them'),
+        Meta(description='keys of all other actions: those of "gpuwatch" or of "nvitop"'),
     ] = "gpuwatch"
     detail: Annotated[KeyNames, Meta(description="Show everything about this process or GPU")] = ("enter",)
     switch: Annotated[KeyNames, Meta(description="Switch between the processes and the GPUs")] = (

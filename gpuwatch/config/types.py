@@ -67,15 +67,16 @@ ColumnNames: TypeAlias = Annotated[
 class Notify(msgspec.Struct, frozen=True, kw_only=True):
     """`[notify]`: where alerts are sent besides the screen, and how often."""
 
-    toast: Annotated[bool, Meta(description="in the dashboard")] = True
+    toast: Annotated[bool, Meta(description="also in the dashboard")] = True
     desktop: Annotated[
-        Literal["off", "auto", "osc9", "osc777"], Meta(description='by the terminal: "auto", "osc9", "osc777"')
+        Literal["off", "auto", "osc9", "osc777"],
+        Meta(description='by the terminal: "auto", "osc9", "osc777"'),
     ] = "off"
     command: Annotated[Command, Meta(description='a program of yours: ["/home/ada/bin/tell"]; JSON on stdin')] = ()
     """The program is an absolute path, or begins with `~/`. Read only from a file that no other user can write."""
-    urls: Annotated[Urls, Meta(description="of apprise: [\"slack://...\"]; needs `pip install '.[notify]'`")] = ()
+    urls: Annotated[Urls, Meta(description="URLs of apprise: [\"slack://...\"]; needs `pip install '.[notify]'`")] = ()
     """Secret: never on a screen or in a log, an argument list or the environment."""
-    least: Annotated[Severity, Meta(description='what is worth a message: "note", "warning", "critical"')] = (
+    least: Annotated[Severity, Meta(description='least severity that is sent: "note", "warning", "critical"')] = (
         Severity.WARNING
     )
     mine: Annotated[
@@ -108,7 +109,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """`[report]`: how usage is recorded for `gpuwatch report`."""
 
     dashboard: Annotated[bool, Meta(description="the dashboard records it too, not only `gpuwatch watch`")] = True
-    keep: Annotated[Seconds, Meta(ge=DAY, le=365 * DAY, description="time for which it is kept")] = 90 * DAY
+    keep: Annotated[Seconds, Meta(ge=DAY, le=365 * DAY, description="how long it is kept")] = 90 * DAY
     largest: Annotated[
         Bytes, Meta(ge=4 * MIB, description="size of the file at which the oldest weeks are deleted")
     ] = 64 * MIB
@@ -117,25 +118,23 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 class ExportConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`[export]`: metrics for Prometheus, of `gpuwatch export` and of `gpuwatch watch --export`."""
 
-    listen: Annotated[Text, Meta(description="address and port; another than the loopback needs `web_config`")] = (
+    listen: Annotated[Text, Meta(description="address and port; any but the loopback needs `web_config`")] = (
         "127.0.0.1:9836"
     )
     web_config: Annotated[FilePath, Meta(description="Prometheus's web configuration file: TLS and passwords")] = ""
     textfile: Annotated[
-        FilePath, Meta(description="folder of node_exporter's textfile collector: a file there instead of a port")
+        FilePath, Meta(description="folder of node_exporter's textfile collector, to write to instead of listening")
     ] = ""
     per_process: Annotated[
-        int, Meta(ge=0, le=1000, description="number of processes, the largest, with metrics of their own")
+        int, Meta(ge=0, le=1000, description="how many processes, the largest, have their own metrics")
     ] = 0
     names: Annotated[
         Literal["all", "own"],
-        Meta(description='"all": also the names of nvidia_gpu_exporter and DCGM; "own": those of gpuwatch alone'),
+        Meta(description='"all": also the names of nvidia_gpu_exporter and DCGM; "own": only those of gpuwatch'),
     ] = "all"
     hosts: Annotated[
         tuple[Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:-]{1,253}\Z")], ...],
-        Meta(
-            max_length=MOST, description="names by which the loopback is asked, beside its own", extra={"form": "hosts"}
-        ),
+        Meta(max_length=MOST, description="further names by which the loopback may be asked", extra={"form": "hosts"}),
     ] = ()
 
 
@@ -143,14 +142,14 @@ class FleetSettings(msgspec.Struct, frozen=True, kw_only=True):
     """`[fleet]`: the Prometheus server that knows all hosts, and how it is read."""
 
     prometheus: Annotated[Url, Meta(description="the Prometheus server with the figures of all hosts")] = ""
-    token_file: Annotated[FilePath, Meta(description="file with a bearer token for it, which only you can read")] = ""
-    user: Annotated[Text, Meta(description="user for it, by basic authentication")] = ""
-    password_file: Annotated[FilePath, Meta(description="file with that user's password, which only you can read")] = ""
+    token_file: Annotated[FilePath, Meta(description="file with a bearer token for it; only you can read it")] = ""
+    user: Annotated[Text, Meta(description="name of a user of the server, for basic authentication")] = ""
+    password_file: Annotated[FilePath, Meta(description="file with that user's password; only you can read it")] = ""
     ca_file: Annotated[
-        FilePath, Meta(description="CA that its certificate is verified by, in place of the system's")
+        FilePath, Meta(description="CA that verifies the server's certificate, instead of the system's")
     ] = ""
-    interval: Annotated[Seconds, Meta(ge=5, le=HOUR, description="time between two readings of it")] = 15.0
-    timeout: Annotated[Seconds, Meta(ge=1, le=120, description="time that one of its answers may take")] = 10.0
+    interval: Annotated[Seconds, Meta(ge=5, le=HOUR, description="time between two readings of the server")] = 15.0
+    timeout: Annotated[Seconds, Meta(ge=1, le=120, description="longest time to wait for an answer")] = 10.0
 
 
 _PORT: Final = r"(?:6553[0-5]|655[0-2]\d|65[0-4]\d\d|6[0-4]\d{3}|[1-5]\d{4}|[1-9]\d{0,3})"
@@ -214,30 +213,27 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     ] = False
     publish: Annotated[
         Literal["shares", "use", "none"],
-        Meta(
-            description='what the machine\'s service tells everybody: "shares" that processes declared, also the "use" '
-            'by each person, or "none"'
-        ),
+        Meta(description='what the machine\'s service publishes: declared "shares", also "use" by person, or "none"'),
     ] = "shares"
     alerts: Annotated[Limits, Meta(description="when an alert is raised")] = Limits()
     allowance: Annotated[
-        Allowances, Meta(description="how far a process may hold more than its limit, and for how long")
+        Allowances, Meta(description="how much more than its limit a process may hold, and for how long")
     ] = Allowances()
     notify: Annotated[
         Notify,
         Meta(
-            description="where else alerts are sent; the command, and a file with it or urls, must be yours "
-            "alone to write"
+            description="where else alerts are sent; nobody else may write to the command, or to a file with "
+            "`command` or `urls`"
         ),
     ] = Notify()
     keys: Annotated[
         Keys,
         Meta(
-            description="keys of the dashboard's actions; one key, or a list; [] for none. Other screens have those of "
+            description="keys of the dashboard's actions; one key, or a list; [] for none. Other screens use those of "
             "`end`, `message`, `mine` and `reverse`"
         ),
     ] = Keys()
-    report: Annotated[Report, Meta(description="what is kept of who held how much, for `gpuwatch report`")] = Report()
+    report: Annotated[Report, Meta(description="what is kept about use, for `gpuwatch report`")] = Report()
     export: Annotated[ExportConfig, Meta(description="metrics for Prometheus, see `gpuwatch export`")] = ExportConfig()
     fleet: Annotated[
         FleetSettings, Meta(description="the machines that `gpuwatch fleet` and `gpuwatch pick --fleet` show")

@@ -14,7 +14,7 @@ _shtab_gpuwatch_commands() {
   local _commands=(
     completion:'Print completions for bash, zsh, fish or tcsh.'
     config:'Show, check or create a gpuwatch.toml.'
-    docs:'Show the documentation, one page per subject.'
+    docs:'Show the documentation, one page per topic.'
     doctor:'Check what gpuwatch needs, and suggest fixes.'
     events:'List past alerts, and how they ended.'
     explain:'Show what a process declared, which GPUs it sees, and why.'
@@ -24,8 +24,8 @@ _shtab_gpuwatch_commands() {
     message:'Print a polite message to the owner of a process, or to a user.'
     notify:'Send a test message to the addresses in your gpuwatch.toml.'
     pick:'Print GPUs that have room, for CUDA_VISIBLE_DEVICES.'
-    replay:'Play a recording in the dashboard from any time on, or copy it.'
-    report:'Show how much each user held and used, from what was recorded.'
+    replay:'Play a recording in the dashboard, or copy it.'
+    report:'Show how much each user held and used, as far as it was recorded.'
     run:'Pick GPUs, set the share for every framework, and start a program.'
     status:'Print one short line for the status bar of tmux.'
     strays:'List your own abandoned processes that still hold GPU memory.'
@@ -55,10 +55,10 @@ _shtab_gpuwatch_options=(
   "--ascii[use only ASCII characters]"
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
   "--bell[ring the terminal\'s bell on an alert]"
-  "--read-only[end no process, and do not offer it]"
+  "--read-only[never end a process, and do not offer it]"
   "--allow-root-kill[allow root to end its own processes, or under sudo the caller\'s]"
   "--wait[wait for a driver if there is none]"
-  "--keepalive[with --stream\: exit when stdin ends, or is silent for so long]:S:"
+  "--keepalive[with --stream\: exit when stdin ends, or is silent for S seconds]:S:"
   "--record[record every snapshot in FILE]:FILE:_files"
   "--record-size[delete the oldest rows above this size (default 2GiB, 0\: never)]:SIZE:"
   "--record-commands[record whole command lines (default\: only names of programs)]"
@@ -183,7 +183,7 @@ _shtab_gpuwatch_kill_options=(
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
   "--ascii[use only ASCII characters]"
   "--allow-root-kill[allow root to end its own processes, or under sudo the caller\'s]"
-  "--read-only[end no process, and do not offer it]"
+  "--read-only[never end a process, and do not offer it]"
   "--signal[INT, TERM or KILL (default\: TERM)]:NAME:(INT TERM KILL)"
   "--start[only if PID started then, in clock ticks since boot (\`start\` in --json)]:TICKS:"
   "--run[end the whole run of PID\: launcher, ranks, workers]"
@@ -199,7 +199,7 @@ _shtab_gpuwatch_message_options=(
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
   "--ascii[use only ASCII characters]"
   "--demo[show a simulated machine instead of this one]"
-  ":a process that holds a GPU, or a user\: about all that they hold:"
+  ":a process that holds a GPU, or a user\: all that they hold:"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -326,7 +326,7 @@ _shtab_gpuwatch_watch_options=(
   "--anonymise[record pseudonyms of users, hosts, programs, paths and names]"
   "--quiet[print only what goes wrong]"
   "--for[end after this time\: 1h, 30min]:TIME:"
-  "--service[as root\: be the machine\'s service\; --unit sets it up]"
+  "--service[as root\: run as the machine\'s service (see --unit)]"
   "--export[also serve metrics, as gpuwatch export does]"
   "--listen[address and port (default 127.0.0.1\:9836)]:ADDRESS:"
   "--web-config[Prometheus\'s web configuration file, for other machines\: TLS, passwords]:FILE:_files"

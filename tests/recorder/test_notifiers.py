@@ -203,7 +203,7 @@ def test_a_test_message_says_what_came_of_it(web: Web, tmp_path: Path, capsys: p
     file.chmod(0o600)
     assert cli.main(["notify", "--test", "--config", str(file)], None) == 1
     said = capsys.readouterr()
-    assert said.out == "json took the message\n"
+    assert said.out == "json accepted the message\n"
     assert said.err == "gpuwatch: json 2 refuses (HTTP 401)\n"
     assert posts[0]["title"].endswith(": test message")
 
