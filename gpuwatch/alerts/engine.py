@@ -201,7 +201,7 @@ class Engine:
                 if gpu.uuid in before:
                     over.append((key, "another GPU has this index now"))
                 elif (rule, host, gpu.key) in self._conditions:
-                    over.append((key, "it goes on under the GPU's UUID"))
+                    over.append((key, "it continues under the GPU's UUID"))
                 else:
                     condition = self._conditions.pop(key)
                     self._conditions[rule, host, gpu.key] = condition
@@ -238,7 +238,7 @@ class Engine:
             if condition.seen == tick.now or tick.quiet:
                 continue
             if tick.now - condition.seen > FORGOTTEN:
-                over.append((key, f"no figures of it for {units.long_duration(FORGOTTEN)}"))
+                over.append((key, f"no data about it for {units.long_duration(FORGOTTEN)}"))
             elif condition.subject and _is_over(condition, gpu, snapshot):
                 over.append((key, _describe_end(condition, gpu, snapshot)))
         return self._end(over, tick)

@@ -29,7 +29,7 @@ _LINE: Final = 110
 _NAMED: Final = 3
 """Names in a line, at most."""
 _MPS_SERVER: Final = "nvidia-cuda-mps-server"
-_UNDATED: Final = "when the memory was taken is not known, so nobody can be named for it"
+_UNDATED: Final = "it is not known when the memory was taken, so no owner is named"
 
 
 class GapKind(Enum):
@@ -167,23 +167,24 @@ class GapEvidence:
         start = self._starts.get(gpu.key)
         is_dated = start is not None and not start.at_least
         if left := _before(start, self.leftovers(gpu)):
-            has, them = ("has it open and is", "it") if len(left) == 1 else ("have it open and are", "them")
-            reason = f"{_named(left)} {has} not listed: what started {them} has ended"
+            has = "has it open and is not listed: its parent or run has"
+            have = "have it open and are not listed: their parents or runs have"
+            reason = f"{_named(left)} {has if len(left) == 1 else have} ended"
             mine = any(one.uid == self._snapshot.viewer for one in left)
-            step = self._ended_by(left) if is_dated else _UNDATED + ": `gpuwatch strays` lists yours" * mine
+            step = self._ended_by(left) if is_dated else _UNDATED + "; `gpuwatch strays` lists yours" * mine
             yield GapCause(GapKind.LEFTOVER, reason, step, tuple(one.pid for one in left))
         if servers := self._find_servers(gpu):
             yield GapCause(
                 GapKind.MPS,
                 f"an MPS server runs ({_pids(servers)}): it may hold memory for programs that share the GPU",
-                "when these have ended: `echo quit | nvidia-cuda-mps-control`, as the user who started it",
+                "after these have ended: `echo quit | nvidia-cuda-mps-control`, as the user who started it",
                 tuple(servers),
             )
         if is_drivers:
             display = " and the display" if gpu.display_active is True else ""
             yield GapCause(
                 GapKind.DRIVER,
-                f"{units.size(gap)} is normal for what the driver itself needs: contexts{display}",
+                f"{units.size(gap)} is normal: the driver itself needs it for contexts{display}",
                 "nothing to do; `nvidia-smi -q -d MEMORY` shows the driver's own figures",
                 harmless=True,
             )
@@ -203,7 +204,7 @@ class GapEvidence:
         if ended:
             reason = f"PID {ended[0]} has ended and is still being cleaned up: its memory becomes free step by step"
             yield GapCause(
-                GapKind.ENDING, reason, "wait some seconds; if it stays, find out who else has the GPU open", ended
+                GapKind.ENDING, reason, "wait a few seconds; if it stays, find out who else has the GPU open", ended
             )
         if reason := self._hidden(gpu):
             yield GapCause(GapKind.HIDDEN, reason, f"{fuser(gpu, self._snapshot.viewer)} names them")
@@ -211,7 +212,7 @@ class GapEvidence:
             return
         if not ended:
             reason = "a process that ended moments ago: its memory can take some seconds to be free"
-            yield GapCause(GapKind.ENDING, reason, "wait some seconds")
+            yield GapCause(GapKind.ENDING, reason, "wait a few seconds")
         yield self._leak(gpu)
 
     def _find_servers(self, gpu: Gpu) -> list[int]:
@@ -229,7 +230,7 @@ class GapEvidence:
         if self._hides:
             return "/proc hides other people's processes (hidepid): one may have it open without being listed"
         if gpu.mig is True and self._snapshot.viewer > 0:
-            return "it is cut into instances (MIG), where without root the driver may not list all processes"
+            return "it is split into MIG instances: without root, the driver may not list all processes"
         many = "process" if unread == 1 else "processes"
         return f"{unread} {many} could not be read: any may have it open without being listed" if unread else ""
 

@@ -379,20 +379,20 @@ def notes(
     `watched` is the number of seconds in which idle times were counted; None where a `gpuwatch watch` counts them.
     """
     strays, possible, unjudged = report
-    lines = [] if strays or possible else ["none found" if unjudged else "none of your processes is a stray"]
-    lines += [f"GPU {gpu.index} could not be judged: {find_obstacle(gpu, snapshot)}" for gpu in unjudged]
+    lines = [] if strays or possible else ["no strays found" if unjudged else "none of your processes is a stray"]
+    lines += [f"GPU {gpu.index} could not be checked: {find_obstacle(gpu, snapshot)}" for gpu in unjudged]
     if possible:
         pids = ", ".join(str(one.process.pid) for one in possible)
         one = len(possible) == 1
         who = "1 of your processes may be a stray" if one else f"{len(possible)} of your processes may be strays"
         idle = "whether it is idle" if one else "whether they are idle"
         takes = long_duration(limits.quiet_after)
-        lines.append(f"{who} ({pids}): {idle} is not known yet; that takes {takes} of watching, {_WATCHING}")
+        lines.append(f"{who} ({pids}): to know {idle} takes {takes} of watching, {_WATCHING}")
     elif not strays and watched is not None and watched < limits.idle_after:
         mine, after = (one.started for one in snapshot.processes if one.uid == snapshot.viewer), limits.idle_after
         if any(one is None or snapshot.taken - one >= after for one in mine):  # which may have been idle for so long
-            words = f"who has been idle for {long_duration(after)} is not known yet"
-            lines.append(f"{words}: that takes as long of watching, {_WATCHING}")
+            words = f"to know which processes have been idle for {long_duration(after)}"
+            lines.append(f"{words} takes as much watching, {_WATCHING}")
     if not snapshot.searched:
-        lines.append("not all processes were looked into: one that NVML does not list may be missing here")
+        lines.append("not all processes were examined: one that NVML does not list may be missing here")
     return lines

@@ -110,7 +110,7 @@ class Outcome(msgspec.Struct, frozen=True):
             case End.RUNNING if killed:
                 return f"still running {after}, although SIGKILL was sent"
             case End.RUNNING:
-                return f"still running {after}: it ignores {self.sent.name} or takes its time"
+                return f"still running {after}: it ignores {self.sent.name} or needs more time"
             case End.STOPPED:
                 return f"stopped (Ctrl-Z or a debugger) {after}: {self.sent.name} takes effect when it continues"
             case End.STUCK if killed:
@@ -162,7 +162,7 @@ def _sentence_of_several(whole: Outcome) -> str:
         if pids:
             parts.append(f"{len(pids)} {text}: {format_pids(pids)}")
     if whole.started:
-        parts.append(f"started meanwhile by the run, not signalled: {format_pids(whole.started)}")
+        parts.append(f"started by the run in the meantime, not signalled: {format_pids(whole.started)}")
     return ", ".join(parts)
 
 

@@ -143,7 +143,7 @@ def _parse_term(word: str, grammar: Grammar[T], saved: Mapping[str, str], finish
     if colon and head in grammar.figures:
         raise FilterError(f"{head}: is compared; write {head}>{value or _example(grammar.figures[head])}")
     if colon and head in _TEXT_KEYS:
-        raise FilterError(f"{head}: is no key; any text is sought in the command: write {value or 'train'}")
+        raise FilterError(f"{head}: is not a key; gpuwatch searches commands for any text: write {value or 'train'}")
     if colon and head in KEYS and value[:1] == "!":
         raise FilterError(f"{head}:{value} excludes nothing; write !{head}:{value[1:]}")
     if bare[0] == "@":
@@ -152,16 +152,16 @@ def _parse_term(word: str, grammar: Grammar[T], saved: Mapping[str, str], finish
         term = _comparison(match[1], match[2], match[3], grammar, finished)
     elif colon and head in KEYS:
         if head not in grammar.keys:
-            raise FilterError(f"{head}: is no term of this list; {grammar.allowed} and any text are")
+            raise FilterError(f"{head}: is not a term of this list; use {grammar.allowed}, or any text")
         if finished and not value.strip(","):
             raise FilterError(f"{head}: has no value; write {head}:{KEYS[head]}")
         term = grammar.keys[head](value) if value.strip(",") else None
     elif near:
-        raise FilterError(f"{head}: is no key; did you mean {near[0]}:{value}?")
+        raise FilterError(f"{head}: is not a key; did you mean {near[0]}:{value}?")
     elif bare in grammar.flags:
         term = grammar.flags[bare]
     elif bare in FLAGS:
-        raise FilterError(f"{head} is no term of this list; {grammar.allowed} and any text are")
+        raise FilterError(f"{head} is not a term of this list; use {grammar.allowed}, or any text")
     else:
         term = grammar.anywhere(bare)
     return term if term is None or word[0] not in "-!" else _negated(term)
@@ -174,15 +174,15 @@ def _negated(term: Term[T]) -> Term[T]:
 def _comparison(name: str, sign: str, value: str, grammar: Grammar[T], finished: bool) -> Term[T] | None:
     figure = grammar.figures.get(name)
     if figure is None and name in ROW_GRAMMAR.figures:
-        raise FilterError(f"{name} is no figure of this list; {grammar.allowed} and any text are allowed")
+        raise FilterError(f"{name} is not a figure of this list; use {grammar.allowed}, or any text")
     if figure is None and name in grammar.keys:
-        raise FilterError(f"{name} is compared by no {sign}; write {name}:{value or KEYS[name]}")
+        raise FilterError(f"{name} cannot be compared with {sign}; write {name}:{value or KEYS[name]}")
     if figure is None and sign == "=":  # commands have `lr=0.1`
         return grammar.anywhere(f"{name}={value}")
     if figure is None:
         near = difflib.get_close_matches(name, grammar.figures, n=1, cutoff=0.6)
-        allowed = f"did you mean {near[0]}?" if near else f"{', '.join(grammar.figures)} are figures"
-        raise FilterError(f"{name} is no figure; {allowed}")
+        allowed = f"did you mean {near[0]}?" if near else f"the figures are {', '.join(grammar.figures)}"
+        raise FilterError(f"{name} is not a figure; {allowed}")
     if value:
         return Comparison(figure, sign, figure.format.parse(value))
     if finished:
@@ -230,7 +230,7 @@ def parse_numbers(key: str, value: str) -> Callable[[int | None], bool]:
     for part in filter(None, value.split(",")):
         found = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", part)
         if found is None:
-            raise FilterError(f"{key}:{value} is no number; try {key}:3 or {key}:0,2-4")
+            raise FilterError(f"{key}:{value} is not a number; try {key}:3 or {key}:0,2-4")
         first, last = int(found[1]), int(found[2] or found[1])
         if first > last:
             raise FilterError(f"{key}:{part} ends before it begins; try {key}:{last}-{first}")

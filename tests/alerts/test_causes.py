@@ -144,13 +144,13 @@ def test_workers_whose_parent_has_ended() -> None:
     (one, *_) = found(loose(), unlisted=(left(4711),))
     assert one == GapCause(
         GapKind.LEFTOVER,
-        "PID 4711 python (you) has it open and is not listed: what started it has ended",
+        "PID 4711 python (you) has it open and is not listed: its parent or run has ended",
         "`gpuwatch kill 4711` ends it, if you no longer want what was run",
         (4711,),
     )
     (several, *_) = found(loose(), unlisted=(left(4711), left(4712), left(4713, "ben"), left(4714), left(4715)))
     assert several.reason == (
-        "PIDs 4711, 4712, 4713 and 2 more (you, ben) have it open and are not listed: what started them has ended"
+        "PIDs 4711, 4712, 4713 and 2 more (you, ben) have it open and are not listed: their parents or runs have ended"
     )
     assert several.step.startswith("`gpuwatch kill 4711 4712 4714 4715` ends them")
     assert several.pids == (4711, 4712, 4713, 4714, 4715)
@@ -221,7 +221,7 @@ def test_what_a_driver_takes_for_itself() -> None:
     (one,) = found(card)
     assert (one.kind, one.reason) == (
         GapKind.DRIVER,
-        "544 MiB is normal for what the driver itself needs: contexts and the display",
+        "544 MiB is normal: the driver itself needs it for contexts and the display",
     )
     assert kinds(loose((OWN + OWN_EACH + MIB) / GIB)) == PLAIN
 
@@ -254,9 +254,9 @@ STRAY, LIVE = left(4711, "ben"), left(4712, "rea", adopted=False, ppid=900)
         (
             UnknownMemoryStart(builders.EPOCH, at_least=True),
             [4711, 4712],
-            2 * ["when the memory was taken is not known"],
+            2 * ["it is not known when the memory was taken"],
         ),
-        (None, [4711, 4712], 2 * ["when the memory was taken is not known"]),
+        (None, [4711, 4712], 2 * ["it is not known when the memory was taken"]),
     ],
     ids=str,
 )

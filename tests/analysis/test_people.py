@@ -191,7 +191,7 @@ def test_the_filter_of_one_person_is_exact() -> None:
     assert left("user:ann") == [11, 12]
     assert left("-uid:1001,5") == [12, 14]
     assert left("uid:") == [11, 12, 13, 14]
-    with pytest.raises(FilterError, match="uid:ann is no number"):
+    with pytest.raises(FilterError, match="uid:ann is not a number"):
         Filter.parse("uid:ann")
 
 

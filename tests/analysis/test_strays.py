@@ -170,6 +170,6 @@ async def test_what_may_be_a_stray_is_not_called_one() -> None:
         await pilot.press("S")
         await pilot.pause()
         assert isinstance(app.screen, StraysScreen)
-        assert "none found" not in text(app)
+        assert "no strays found" not in text(app)
         assert "no stray" not in text(app)
         assert "1 of your processes may be a stray (100)" in text(app)

@@ -100,16 +100,16 @@ def test_notes_say_what_one_look_cannot_tell() -> None:
     nobody = "none of your processes is a stray"
     assert said([], []) == [nobody], "somebody watches"
     assert said([], [], 1800.0) == [nobody]
-    assert "not all processes were looked into" in said(found(), [], searched=0.0)[0]
+    assert "not all processes were examined" in said(found(), [], searched=0.0)[0]
     assert said([], [], 60.0) == [nobody], "nothing has run for so long"
     first, second = notes(StrayReport([], [], []), machine([mine()], [], searched=EPOCH), 60.0)
     assert first == nobody
-    assert second.startswith("who has been idle for 30 min is not known yet")
+    assert second.startswith("to know which processes have been idle for 30 min")
     assert said(found(), []) == []
     (one,) = said(found(), possible(100))
-    assert one.startswith("1 of your processes may be a stray (100): whether it is idle is not known yet")
+    assert one.startswith("1 of your processes may be a stray (100): to know whether it is idle takes ")
     (one,) = said([], possible(100, 101), 0.0)
-    assert one.startswith("2 of your processes may be strays (100, 101): whether they are idle")
+    assert one.startswith("2 of your processes may be strays (100, 101): to know whether they are idle")
 
 
 def test_under_sudo_the_processes_of_who_called_it_are_judged() -> None:
@@ -232,8 +232,8 @@ def test_a_gpu_that_cannot_be_judged_is_named_on_stderr(
     code, out, err = call("strays", "--json")
     assert (code, json.loads(out)) == (0, [])
     first, second, *_ = err.splitlines()
-    assert first == "gpuwatch: none found"
-    assert second.startswith(f"gpuwatch: GPU 1 could not be judged: {why}")
+    assert first == "gpuwatch: no strays found"
+    assert second.startswith(f"gpuwatch: GPU 1 could not be checked: {why}")
 
 
 def test_a_process_that_is_stopped_is_found_on_a_real_machine(

@@ -268,7 +268,7 @@ def test_the_other_lists_are_filtered_too() -> None:
     assert len(matches(found.free, "h100 most>=4", FREE)) == 1
     assert [one.host for one in matches(found.alerts, "rule:full gpu:0-2 age<1h node0051", ALERTS)] == ["node0051"]
     assert not matches([FleetAlert(rule="x", severity=Severity.WARNING)], "gpu:0", ALERTS)
-    with pytest.raises(FilterError, match="sm is no figure of this list"):
+    with pytest.raises(FilterError, match="sm is not a figure of this list"):
         parse_terms("sm>3", hosts_grammar(found))
 
 

@@ -99,7 +99,7 @@ def test_a_number_that_may_be_anothers_is_nobodys_for_sure_and_is_not_ended(
     assert head.startswith(f"PID {seen.pid} · root?")
     assert "may be a process outside this container" in " ".join(points)
     assert seen.strays == []
-    assert "GPU 0 could not be judged: the driver may mean processes outside of this container" in seen.of_strays
+    assert "GPU 0 could not be checked: the driver may mean processes outside of this container" in seen.of_strays
     assert seen.killed == 1
     assert f"PID {seen.pid} is not ended: gpuwatch runs in a container with its own PIDs" in seen.said
     lines = [json.loads(line) for file in own_home.rglob("actions.jsonl") for line in file.read_text().splitlines()]

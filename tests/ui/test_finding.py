@@ -103,7 +103,7 @@ async def test_events_have_the_same_marks_offers_and_jumps() -> None:
         assert (events.rows.cursor, events.prompt.display) == (2, False)
         await press(pilot, "slash", *"gpu:2-3 mem>3GiB")
         assert marked(app) == "mem>3GiB"
-        assert "mem is no figure of this list" in text(app)
+        assert "mem is not a figure of this list" in text(app)
         assert len(events.rows.found) == 2
         await press(pilot, "escape", "n")
         first = events.rows.cursor

@@ -179,5 +179,5 @@ async def test_no_stray_is_claimed_of_a_gpu_that_does_not_tell() -> None:
     card = builders.gpu(0, health=Health.LOST, holdings_note="the GPU does not answer")
     async with running(frame(builders.snapshot([card]))) as (app, pilot):
         await opened(app, pilot, "S")
-        assert "none found" in text(app)
-        assert "GPU 0 could not be judged: lost" in text(app)
+        assert "no strays found" in text(app)
+        assert "GPU 0 could not be checked: lost" in text(app)

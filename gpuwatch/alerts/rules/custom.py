@@ -114,7 +114,7 @@ def _on_gpu(value: str) -> Term[GpuWithUsers]:
 
 
 def _no_text(sought: str) -> Term[Any]:
-    raise FilterError(f"{sought} is no term of a rule about GPUs or users; only a rule about processes finds text")
+    raise FilterError(f"{sought} is not a term of a rule about GPUs or users; only a rule about processes finds text")
 
 
 _USERS: Callable[[str], Term[GpuWithUsers]] = of_names(

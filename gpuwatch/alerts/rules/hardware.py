@@ -53,7 +53,7 @@ MEANINGS: Final[Mapping[int, str]] = {
     45: "a program's work was taken off the GPU",
     48: "a double-bit memory error",
     62: "its internal controller has halted",
-    63: "a row of broken memory is to be replaced",
+    63: "a broken row of memory will be replaced",
     64: "broken memory could not be replaced",
     74: "an NVLink error",
     79: "the driver no longer reaches the GPU (fell off the bus)",
@@ -168,7 +168,7 @@ def find_busy_unlisted(context: RuleContext) -> Iterator[Observation]:
         if not known(gpu.utilization) or gpu.display_active is True:
             continue
         level = Severity.WARNING if gpu.is_busy_unlisted else None
-        causes = "a process that this system does not see (container, vGPU, WSL), hung work, or a fault of the driver"
+        causes = "a process that this system does not see (container, vGPU, WSL), hung work, or a driver fault"
         look = f"{fuser(gpu, snapshot.viewer)} shows who has it open"
         yield Observation(
             gpu=gpu,
@@ -193,7 +193,7 @@ def find_failed_sensors(context: RuleContext) -> Iterator[Observation]:
         failed = [path for path in failing if path in context.history.gpu(gpu.key).answered]
         level = Severity.WARNING if failed else None
         names = [GPU[path.partition(".")[0]].name for path in failed]
-        words = "the driver gave a value before, and now an error: the GPU may be about to fail"
+        words = "the driver gave a value before, and now gives an error: the GPU may be about to fail"
         yield Observation(
             gpu=gpu,
             level=level,
@@ -201,7 +201,7 @@ def find_failed_sensors(context: RuleContext) -> Iterator[Observation]:
             raise_for=context.limits.sensor_failed_for,
             stamp=gpu.sampled,
             title=f"GPU {gpu.index}: {' and '.join(filter(None, (', '.join(names[:-1]), *names[-1:])))} cannot be read",
-            evidence=joined(words, _users("held by", [one.pid for one in gpu.holdings], context)) if failed else "",
+            evidence=joined(words, _users("used by", [one.pid for one in gpu.holdings], context)) if failed else "",
             how="" if failed else "all values can be read again",
         )
 
@@ -224,7 +224,7 @@ def find_uncorrected(context: RuleContext) -> Iterator[Observation]:
         recent = age is not None and age < RECENT
         level = None if count == 0 else Severity.CRITICAL if recent else Severity.WARNING
         errors = f"{count:.0f} uncorrected memory error{'s' * (count != 1)} since the driver was loaded"
-        newest = f"the newest {units.long_duration(age)} ago" if age is not None else "none since gpuwatch started"
+        newest = f"latest {units.long_duration(age)} ago" if age is not None else "none since gpuwatch started"
         yield Observation(
             gpu=gpu,
             level=level,
@@ -247,15 +247,15 @@ def find_remapped(context: RuleContext) -> Iterator[Observation]:
         if failed is True:
             level: Severity | None = Severity.CRITICAL
             title = f"GPU {gpu.index}: a broken row of memory could not be replaced"
-            evidence = "that stays so: the GPU is to be exchanged"
+            evidence = "this is permanent: the GPU must be replaced"
         elif pending is True:
             level = Severity.WARNING
             title = f"GPU {gpu.index} waits for a reset to replace broken memory"
-            evidence = "it works on until then, without that memory"
+            evidence = "until then, it works without that memory"
         elif isinstance(failed, Reason) or isinstance(pending, Reason):
             continue
         else:
-            level, title, evidence = None, f"GPU {gpu.index}: no broken memory has to be replaced any more", ""
+            level, title, evidence = None, f"GPU {gpu.index}: no broken memory is left to replace", ""
         yield Observation(
             gpu=gpu,
             level=level,
@@ -265,7 +265,7 @@ def find_remapped(context: RuleContext) -> Iterator[Observation]:
             title=title,
             short="broken memory",
             evidence=evidence,
-            how="" if level else "no broken memory has to be replaced any more",
+            how="" if level else "no broken memory is left to replace",
         )
 
 
@@ -306,8 +306,8 @@ def _xid(gpu: Gpu, code: int, seen: tuple[int, float], context: RuleContext) -> 
     if age < limits.xid_for:
         level = Severity.CRITICAL if code in limits.xid_critical else Severity.WARNING
         ago = f"{units.long_duration(age)} ago"
-        newest = f"{count} times, the newest {ago}" if count > 1 else ago
-        held = _users("held by", [one.pid for one in gpu.holdings], context)
+        newest = f"{count} times, latest {ago}" if count > 1 else ago
+        held = _users("used by", [one.pid for one in gpu.holdings], context)
         evidence = joined(newest, held, "the kernel's log says more")
     return Observation(
         gpu=gpu,

@@ -191,7 +191,7 @@ def find_time_to_full(context: RuleContext) -> Iterator[Observation]:
             value=seconds,
             unit=Unit.SECONDS,
             least_is_worst=True,
-            how="its memory no longer grows that fast",
+            how="its memory grows more slowly now",
         )
         if keeps is not None and seconds is not None:
             growers = _growers(context.holdings.on(gpu), context.history)

@@ -137,7 +137,7 @@ class HostsScreen(ListScreen[HostList, Host]):
             busy = f" {gpu.utilization:.0f} %" if known(gpu.utilization) else ""
             shown.append(f"{gpu.index}: {used}/{total}{busy}" if gpu.up else f"{gpu.index}: no answer")
         more = len(row.gpus) - len(shown)
-        alerts = f"{row.worst}{f' and {row.alerts - 1} more' if row.alerts > 1 else ''}" if row.severity else ""
+        alerts = f"{row.worst}{f'; {row.alerts - 1} more' if row.alerts > 1 else ''}" if row.severity else ""
         figures = f" {glyphs.dot} ".join([*shown, *[f"+{more}"] * (more > 0)])
         return [("host", row.name), ("trouble", row.trouble), ("worst", alerts), ("GiB, busy", figures)]
 

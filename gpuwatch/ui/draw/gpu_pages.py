@@ -319,7 +319,8 @@ def room_section(gpu: Gpu, frame: Frame) -> Section:
     others = [(other.index, GPU["left"].read(other)) for other in snapshot.gpus if other.key != gpu.key]
     if most and others:
         fitting = [index for index, one in others if isinstance(one, Amount) and one.number >= most]
-        facts.append(Fact("largest", f"{size(most)} fits on {f'GPU {ranges(fitting)}' if fitting else 'no other GPU'}"))
+        where = f"GPU {ranges(fitting)}" if fitting else "no other GPU"
+        facts.append(Fact("largest", f"process of {size(most)} fits on {where}"))
     return Section("room", tuple(one for one in facts if one.value))
 
 
@@ -461,7 +462,7 @@ def _health(gpu: Gpu, graphs: FrameGraphs) -> Section:
         facts.append(Fact("XID", reason or "none", missing=bool(reason)))
     facts.append(field_fact(_ECC, gpu))
     facts += [Fact("broken rows", "will be replaced when the GPU is reset")] * (gpu.remap_pending is True)
-    facts += [Fact("broken rows", "could not be replaced: the GPU needs to be exchanged")] * (gpu.remap_failed is True)
+    facts += [Fact("broken rows", "could not be replaced: the GPU must be replaced")] * (gpu.remap_failed is True)
     changes = [one for one in history.gpu(gpu.key).throttles if one.reasons][-3:]
     facts += [
         Fact("" if place else "slowed down", f"{moment(at, now)} {', '.join(throttle_words(reasons))}")

@@ -213,7 +213,10 @@ class AcknowledgeDialog(OptionDialog):
         return {
             "unmute": Choice("Unmute", partial(self._unmute, muted) if muted is not None else None, "unmuted"),
             "acknowledge": _choice(
-                "Acknowledge: quiet until worse", None if acknowledged else holding, watch.acknowledge, "acknowledged"
+                "Acknowledge: quiet until it gets worse",
+                None if acknowledged else holding,
+                watch.acknowledge,
+                "acknowledged",
             ),
             "undo": _choice(
                 "Undo the acknowledgement",

@@ -194,7 +194,7 @@ async def test_a_filter_follows_each_key_and_a_mistake_is_said() -> None:
         assert "filter: free>=4" in lines(app)[0]
         assert "1 of 3 hosts" in lines(app)[0]
         await press(pilot, "slash", *" sm", "greater_than_sign", "3")
-        assert "sm is no figure of this list" in text(app)
+        assert "sm is not a figure of this list" in text(app)
         await press(pilot, "escape", "slash", *"zzz", "enter")
         assert "no host matches “zzz”: Esc clears the filter" in text(app)
 
