@@ -57,13 +57,13 @@ class AlertCause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Process that causes an alert."""
 
     uid: int | None = None
-    """None where its owner is not visible."""
+    """None if its owner is not visible."""
     user: str = ""
     pid: int
     start: int = 0
-    """Start time in clock ticks since boot; 0 where it is not known."""
+    """Start time in clock ticks since boot; 0 if not known."""
     run: str = ""
-    """Key of its run, as far as that is known."""
+    """Key of its run; empty if not known."""
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -95,9 +95,9 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     raised: float
     """Wall-clock time at which it was raised."""
     worse: float = 0.0
-    """Wall-clock time at which it last got worse, that is more severe; 0 if it never did."""
+    """Wall-clock time at which it last became more severe; 0 if it never did."""
     raised_monotonic: float = 0.0
-    """The same on the reader's monotonic clock; it has no meaning in another process."""
+    """`raised` on the reader's monotonic clock; it has no meaning in another process."""
     seen: float = 0.0
     """Wall-clock time of the last sample that judged it."""
     ended: float | None = None
@@ -110,7 +110,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     peak: float | None = None
     """The worst value since the alert was raised, in `unit`; for free bytes the smallest."""
     mean: float | None = None
-    """Mean value of the samples that were not fine."""
+    """Mean value of the samples in which the rule's condition was true."""
     last: float | None = None
     owners: tuple[str, ...] = ()
     """Users who cause it, the largest holder first."""
@@ -127,7 +127,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     muted: bool = False
     """It, or its rule, is muted."""
     unjudged: bool = False
-    """Whether another gpuwatch raised it, and no sample has judged it since: its words are from `seen`."""
+    """Whether another gpuwatch raised it, and no sample has judged it since: its words are as of `seen`."""
     sent: bool = False
     """Whether its message was sent; only in the store, so that the next gpuwatch does not send it again."""
 

@@ -33,7 +33,7 @@ class HostGpu(msgspec.Struct, frozen=True, kw_only=True):
     utilization: Reading = Reason.NO_SAMPLE
     """Percent."""
     processes: int | None = None
-    """Number of processes that hold memory of it; None where that is not known."""
+    """Number of processes that hold its memory; None if not known."""
     up: bool = True
     """Whether it answers."""
     near: Severity | None = None
@@ -51,7 +51,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     gpus: tuple[HostGpu, ...] = ()
     people: int | None = None
-    """Number of people who hold GPU memory; None where that is not known."""
+    """Number of people who hold GPU memory; None if not known."""
     alerts: int = 0
     """Number of active alerts of severity warning or critical."""
     worst: str = ""
@@ -59,7 +59,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     severity: Severity | None = None
     """Its severity."""
     age: float | None = None
-    """Seconds since its newest sample; None where there was none yet."""
+    """Seconds since its newest sample; None if there was none yet."""
     trouble: str = ""
     """Why there are no new figures, and what to do about it; empty for no trouble."""
 

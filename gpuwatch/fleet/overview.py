@@ -121,7 +121,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
     server: str = ""
     taken: float | None = None
-    """Wall-clock time of the figures; None where there are none yet."""
+    """Wall-clock time of the figures; None if there are none yet."""
     received: float | None = None
     """Monotonic time of the reader at which they came."""
     trouble: str = ""

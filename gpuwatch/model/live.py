@@ -93,15 +93,15 @@ class StatusGpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Bytes."""
     total: Reading = Reason.NO_SAMPLE
     free_percent: float | None = None
-    """Free memory in percent of the memory that programs can have; None where it is not known."""
+    """Free memory in percent of the memory that programs can have; None if not known."""
     utilization: Reading = Reason.NO_SAMPLE
     """Percent."""
     near: str = ""
     """`warning` or `critical` while it is nearly full."""
     left: Reading = Reason.NO_SAMPLE
-    """Bytes: free memory, minus what is promised. Not in the service's file, as the next one."""
+    """Bytes: free memory, minus what is promised. Like the next field, it is not in the service's file."""
     processes: int | None = None
-    """Number of processes that hold memory of it; None where that is not known."""
+    """Number of processes that hold its memory; None if not known."""
 
 
 class Overuse(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,7 +141,7 @@ class LiveShares(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     start: int
     """Start in clock ticks since boot."""
     sees: tuple[str, ...] | None = None
-    """UUIDs of the GPUs that it can see, in its order; None where that is not known."""
+    """UUIDs of the GPUs that it can see, in its order; None if not known."""
     order: Order = Order.EXACT
     chosen_by: str = ""
     """Name of the setting that decides it, without its value; empty if there is none and all are visible."""
@@ -164,37 +164,37 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     boot: str = ""
     """The kernel's id of this boot."""
     pid_namespace: int = 0
-    """Number of the PID namespace; 0 where the kernel has none."""
+    """Number of the PID namespace; 0 if the kernel has none."""
     written: float = 0.0
-    """Wall-clock time of the writing."""
+    """Wall-clock time at which the file was written."""
     monotonic: float = 0.0
-    """The machine's monotonic time at which the snapshot came."""
+    """Monotonic time of the machine at which the snapshot arrived."""
     interval: float = 1.0
     sampled: float | None = None
-    """Monotonic time of the newest sample of any GPU; None where there is none."""
+    """Monotonic time of the newest sample of any GPU; None if there is none."""
     state: SourceState = SourceState.OK
     words: str = ""
     gpus: tuple[StatusGpu, ...] = ()
     sends: bool = False
     """Whether the gpuwatch that wrote the file sends messages."""
     alerts: dict[str, int] = {}
-    """Active alerts, by severity: `note`, `warning`, `critical`."""
+    """Number of active alerts, by severity: `note`, `warning`, `critical`."""
     unseen: int = 0
-    """Alerts of severity warning or critical that nobody has acknowledged or muted."""
+    """Number of warnings and critical alerts that nobody has acknowledged or muted."""
     worst: str = ""
-    """Title of the worst of these alerts that nobody has muted; not in the service's file, as the next two."""
+    """Title of the worst of these that nobody has muted. Like the next two fields, it is not in the service's file."""
     severity: str = ""
     """Its severity."""
     people: int | None = None
-    """Number of people who hold GPU memory; None where that is not known."""
+    """Number of people who hold GPU memory; None if not known."""
     others: int = 0
-    """Critical alerts that neither a GPU's row nor `over` shows."""
+    """Number of critical alerts that `gpus`, `state` and `over` do not show."""
     other: str = ""
     """Title of one of these: `GPU 1 full in 4 min`; not in the service's file."""
     over: tuple[Overuse, ...] = ()
     """Users who are over declared, the worst first."""
     unread: int = 0
-    """Processes whose declarations could not be read: they may be over declared."""
+    """Number of processes whose declarations could not be read: they may be over declared."""
     resting: tuple[IdleHolding, ...] = ()
     """Idle times of the holdings where they are known, 0 for those that compute."""
     processes: tuple[LiveShares, ...] = ()

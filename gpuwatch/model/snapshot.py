@@ -135,7 +135,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     ordinal: bool = False
     """Whether it limits the process on one GPU, by its number among those that it sees."""
     guessed: bool = False
-    """Whether its GPU is a guess, because CUDA's order of the GPUs is one (`heuristic`)."""
+    """Whether its GPU is a guess, because CUDA's order of the GPUs is a guess (`heuristic`)."""
     undecided: bool = False
     """It may limit the process; but whether it does, to what, or on which GPU is known only at run time."""
     condition: str = ""
@@ -172,7 +172,7 @@ class Visible(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Hint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Statement that probably does not have the effect that its author meant."""
+    """Statement that probably does not have the effect that its author intended."""
 
     rule: str
     """`misspelt`, `invalid`, `no effect`, `dynamic`."""
@@ -389,7 +389,7 @@ class Health(StrEnum):
     NOT_READY = "not ready"
     SILENT = "not responding"
     QUARANTINED = "quarantined"
-    """A call crashed the sampler; gpuwatch asks it again after a while, and when the user does (`R`)."""
+    """A call crashed the sampler; gpuwatch asks it again after a while, or when the user presses `R`."""
     MISSING = "missing"
     """The driver no longer lists it."""
     FAILED = "failed"
@@ -463,8 +463,8 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     memory: Reading = Reason.NO_SAMPLE
     """Bytes. Unsupported on WSL and on some MIG and vGPU set-ups."""
     sm: Reading = Reason.NO_SAMPLE
-    """Percent of the time since the last sample, but at least of the last 1.25 s, in which its kernels ran, as NVML has
-    it; 0 is a measured value. The values of a GPU's processes may add up to more than 100."""
+    """Percent of the time since the last sample, but at least of the last 1.25 s, in which its kernels ran, as NVML
+    reports it; 0 is a measured value. The values of a GPU's processes may add up to more than 100."""
     memory_utilization: Reading = Reason.NO_SAMPLE
     """Percent of the same time in which it read or wrote memory."""
     encoder: Reading = Reason.NO_SAMPLE
@@ -599,7 +599,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     power_limit: Reading = Reason.NO_SAMPLE
     """Power limit in effect."""
     fan: Reading = Reason.NO_SAMPLE
-    """Intended speed of the fan, in percent of its top speed."""
+    """Intended speed of the fan, in percent of its maximum speed."""
     sm_clock: Reading = Reason.NO_SAMPLE
     memory_clock: Reading = Reason.NO_SAMPLE
     pstate: Reading = Reason.NO_SAMPLE
@@ -615,7 +615,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     nvlinks: Reading = Reason.NO_SAMPLE
     """Number of active NVLinks."""
     nvlink_rx: Reading = Reason.NO_SAMPLE
-    """Bytes per second that the GPU received over all NVLinks since the reading before, without protocol overhead."""
+    """Bytes per second that the GPU received over all NVLinks since the previous reading, without protocol overhead."""
     nvlink_tx: Reading = Reason.NO_SAMPLE
     """Bytes per second that the GPU sent over all NVLinks, in the same way."""
     throttle: tuple[str, ...] | Reason = Reason.NO_SAMPLE
@@ -625,7 +625,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     remap_pending: bool | Reason = Reason.NO_SAMPLE
     """Whether broken rows of memory will be replaced at the next reset."""
     remap_failed: bool | Reason = Reason.NO_SAMPLE
-    """Whether the replacement of a row ever failed: then the GPU has to be exchanged."""
+    """Whether the replacement of a row ever failed: then the GPU must be replaced."""
     xids: tuple[Xid, ...] | Reason = Reason.NO_SAMPLE
     """XIDs since this sampler started, by code; a reason where the driver does not report them."""
     persistence: bool | Reason = Reason.NO_SAMPLE
@@ -704,7 +704,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     command: str = ""
     """Command line, cleaned, with secrets masked; empty if there is none."""
     program: str = ""
-    """Mark that changes when the process starts another program (execve), and not when it only changes its title; empty
+    """Value that changes when the process starts another program (execve), not when it only changes its title; empty
     if that is not known."""
     state: str = ""
     """`running`, `sleeping`, `disk sleep`, `stopped`, `zombie`…; empty where it cannot be read."""
@@ -781,7 +781,7 @@ class HostUsage(msgspec.Struct, frozen=True, kw_only=True):
     swap_used: Reading = Reason.NO_SAMPLE
     """Bytes."""
     load: Reading = Reason.NO_SAMPLE
-    """Processes that ran, or waited for a CPU or a disk, on the average of the last minute."""
+    """Average number of processes that ran, or waited for a CPU or a disk, in the last minute."""
     cpu_limit: Reading = Reason.UNSUPPORTED
     """CPUs that the container may use: 4.0; here and in the next two `unsupported` without a container or a limit."""
     memory_limit: Reading = Reason.UNSUPPORTED
@@ -839,7 +839,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     hides: bool = False
     """/proc hides other people's processes (hidepid)."""
     mps: tuple[int, ...] = ()
-    """PIDs of MPS servers among those that the search could not look into."""
+    """PIDs of MPS servers among those that the search could not read."""
 
 
 encode = msgspec.json.Encoder().encode
