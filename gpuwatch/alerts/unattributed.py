@@ -232,7 +232,7 @@ class GapEvidence:
         if gpu.mig is True and self._snapshot.viewer > 0:
             return "it is split into MIG instances: without root, the driver may not list all processes"
         many = "process" if unread == 1 else "processes"
-        return f"{unread} {many} could not be read: any may have it open without being listed" if unread else ""
+        return f"{unread} {many} could not be read, and any of them may have it open" if unread else ""
 
     def _leak(self, gpu: Gpu) -> GapCause:
         snapshot = self._snapshot

@@ -261,7 +261,7 @@ def _used(one: Person, watched: float) -> str:
     if use.held <= 0:
         return ""
     whole, used = long_duration(use.held), long_duration(use.busy)
-    held = f"in the last {long_duration(watched)}: held {whole} of GPU time"
+    held = f"in the last {long_duration(watched)}: {whole} of GPU time"
     if use.unknown >= use.held:
         return f"{held}; whether it was used is not known"
     busy = "none of it used" if use.busy <= 0 else "all of it used" if used == whole else f"{used} of it used"
@@ -269,8 +269,8 @@ def _used(one: Person, watched: float) -> str:
     if not one.waste:
         return f"{held}, {busy}{doubt}"
     least = "at least " * one.waste_at_least
-    memory = f"of the memory held ({gib(use.memory / 3600)} GiB·h)"
-    return f"{held}, {busy}{doubt}; {memory} {least}{percent(one.waste, 100)} % was idle"
+    memory = f"{least}{percent(one.waste, 100)} % of the memory ({gib(use.memory / 3600)} GiB·h) was idle"
+    return f"{held}, {busy}{doubt}; {memory}"
 
 
 def _idles(one: Person) -> str:

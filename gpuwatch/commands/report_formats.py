@@ -93,7 +93,7 @@ def use_notes(total: Use) -> list[str]:
     ]
     if total.unknown > _DOUBT * total.gpu:
         part = percent(total.unknown, total.gpu)
-        notes.append(f"for {part} % of GPU·h it is not known whether a process ran something: busy is of the rest")
+        notes.append(f"for {part} % of GPU·h it is not known whether a process computed: busy % leaves it out")
     if total.unsized > _DOUBT * total.gpu:
         notes.append(f"for {percent(total.unsized, total.gpu)} % of it some memory has no figure: GiB·h are too few")
     return notes

@@ -125,7 +125,8 @@ class ConfigFile:
         except UnicodeDecodeError:
             self._refuse("not TOML: it is not UTF-8")
         except ValueError as error:
-            self._refuse(f"not TOML: {error}")
+            words = re.sub(r"Cannot declare \('(.+)',\) twice", r"found a second table [\1]", str(error))
+            self._refuse(f"not TOML: {words}")
 
     def _read_keys(self) -> None:
         """Read all keys except those of `[[share]]`, `[[rule]]` and `[[host]]`."""

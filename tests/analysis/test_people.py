@@ -205,7 +205,7 @@ def test_the_story_makes_the_point() -> None:
     told = story(a_person(use=use, longest=longest, declared=16 * GIB), EPOCH, 3 * hour)
     assert told == [
         "eve holds 40.0 GiB on GPU 3, declared 16.0, by one process that is 7 h old",
-        "in the last 3 h: held 3 h of GPU time, 20 min of it used; of the memory held (120.0 GiB·h) 83 % was idle",
+        "in the last 3 h: 3 h of GPU time, 20 min of it used; 83 % of the memory (120.0 GiB·h) was idle",
         "now idle for 2 h 30 min: PID 812 on GPU 3 with 40.0 GiB",
     ]
 
@@ -222,13 +222,13 @@ def test_the_story_makes_the_point() -> None:
         ({"declared": 2 * GIB, "unread": True}, "declared at least 2.0"),
         (
             {"use": Use(held=60, memory=3600 * GIB, idle_memory=3600 * GIB)},
-            "none of it used; of the memory held (1.0 GiB·h) 100 %",
+            "none of it used; 100 % of the memory (1.0 GiB·h)",
         ),
         ({"use": Use(held=60, busy=60, memory=60 * GIB)}, "all of it used"),
         ({"use": Use(held=60, unknown=60, memory=9)}, "whether it was used is not known"),
         (
             {"use": Use(held=60, unknown=30, memory=3600 * GIB, idle_memory=60 * GIB)},
-            "(not known for 30 s); of the memory held (1.0 GiB·h) at least 2 %",
+            "(not known for 30 s); at least 2 % of the memory (1.0 GiB·h)",
         ),
         ({"longest": Longest(Idle(99.0, at_least=True), 3, 8, 300 * MIB)}, "idle for at least 1 min 39 s: PID 8"),
     ],

@@ -261,14 +261,11 @@ class Processes(RowList[Row]):
         gpu = [f"GPU {self.only.index}"] if self.only is not None else []
         chosen = [*(f"only {name}" for name in gpu), *[f"filter: {self.filter.text}"] * bool(self.filter.text), *mine]
         count_unread = unread_processes(self._view.frame.snapshot)
-        unread = [f"shares of {count_unread} not readable (?)"] * bool(count_unread)
-        few_words = [f"{count_unread} share{'s' * (count_unread != 1)} unread (?)"] * bool(count_unread)
+        unread = [f"{count_unread} share{'s' * (count_unread != 1)} unread (?)"] * bool(count_unread)
         brief = [*gpu, *[f"/{self.filter.text}"] * bool(self.filter.text), *mine]
         for words in (
             [*chosen, *unread, part, *order],
             [*chosen, *unread, part, *hidden],
-            [*chosen, *few_words, part, *order],
-            [*chosen, *few_words, part, *hidden],
             [*chosen, part, *order],
             [*chosen, matching, *hidden],
             [*brief, matching, *hidden],
