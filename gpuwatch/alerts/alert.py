@@ -89,7 +89,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     short: str = ""
     """The same, for the row of its GPU: `nearly full`, `ada over declared`; empty for the rule's name."""
     forecast: str = ""
-    """Prediction of the last sample, in place of `short`: `full in 4 min`; empty if there is none."""
+    """Prediction of the last sample, instead of `short`: `full in 4 min`; empty if there is none."""
     evidence: str = ""
     """Users and reason, for a wide line: `cyn holds 77.6 · ben grew 2.1 GiB in the last minute`."""
     raised: float
