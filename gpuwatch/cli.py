@@ -55,28 +55,32 @@ def _import(command: str) -> Any:
 def _without_command(args: argparse.Namespace) -> str:
     """Return the module for a command line without a command; raises UsageError for flags that exclude each other."""
     if args.stream and (args.once or args.json):
-        raise UsageError(f"--{'once' if args.once else 'json'} and --stream exclude each other; --stream prints JSON")
+        raise UsageError(
+            f"--{'once' if args.once else 'json'} and --stream cannot be used together; --stream prints JSON"
+        )
     args.once = args.once or bool(args.json)
     if args.keepalive is not None and not args.stream:
-        raise UsageError("--keepalive goes with --stream")
+        raise UsageError("--keepalive needs --stream")
     if args.host:
         local = ("json", "once", "stream", "demo", "gpu", "wait", "allow-root-kill", *RECORDING)
         if given := given_flags(args, local):
-            raise UsageError(f"--host does not go with {given[0]}")
+            raise UsageError(f"--host cannot be used with {given[0]}")
     if args.wait and (args.once or args.stream):
         raise UsageError("--wait is for the dashboard; --once and --stream report a missing driver at once")
     if (args.at is not None or args.recording) and not args.once:
-        raise UsageError("--recording goes with --once, `events` and `report`; `gpuwatch replay FILE` shows it")
+        raise UsageError("--recording works with --once, `events` and `report`; `gpuwatch replay FILE` shows it")
     if args.at is not None and not args.recording:
-        raise UsageError("--at goes with --once --recording FILE")
+        raise UsageError("--at needs --once --recording FILE")
     if args.recording and (args.demo or args.gpu is not None):
-        raise UsageError(f"--recording does not go with {'--demo' if args.demo else '--gpu'}")
+        raise UsageError(f"--recording cannot be used with {'--demo' if args.demo else '--gpu'}")
     if (given := given_flags(args, RECORDING)) and (args.once or args.stream):
         raise UsageError(
-            f"{given[0]} is for the dashboard and for `gpuwatch watch`; it does not go with --once and --stream"
+            f"{given[0]} is for the dashboard and for `gpuwatch watch`; it cannot be used with --once and --stream"
         )
     if (args.user or args.mine or args.filter is not None) and (args.stream or args.json):
-        raise UsageError("--user, --mine and --filter do not go with JSON, which always has the processes of all users")
+        raise UsageError(
+            "--user, --mine and --filter cannot be used with JSON, which always has the processes of all users"
+        )
     return "once" if args.once else "stream" if args.stream else "dashboard"
 
 
@@ -241,7 +245,7 @@ def _format(args: argparse.Namespace, flag: str, wanted: str) -> str:
     if wanted != known:
         raise UsageError(f"{flag}: unknown format {wanted[:40]!a}; write {flag}, or {flag}={known}")
     if args.command:
-        raise UsageError(f"{flag}={known} does not go with `gpuwatch {args.command}`{goes_with}")
+        raise UsageError(f"{flag}={known} cannot be used with `gpuwatch {args.command}`{goes_with}")
     return wanted
 
 
@@ -256,7 +260,7 @@ def _check_flags(top: argparse.ArgumentParser, args: argparse.Namespace, rest: S
         given = [flag for flag, one in flags.items() if getattr(args, one.dest) != one.default]
         given += [word for word in rest if word in flags]
         if given:
-            raise UsageError(f"{given[0]} does not go with `gpuwatch {args.command}`")
+            raise UsageError(f"{given[0]} cannot be used with `gpuwatch {args.command}`")
     if rest:
         known = {flag: action for action in own for flag in action.option_strings}
         raise UsageError(_unknown("flag" if rest[0].startswith("-") else "argument", rest, known, args.command))

@@ -129,7 +129,7 @@ ENVIRONMENT: Final = {
     "XDG_RUNTIME_DIR, TMPDIR": "folder of live.json; without one, /run/user/UID or /tmp/gpuwatch-UID",
     "CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER": "pick and run choose among the GPUs that it shows; explain --visible",
     "SLURM_STEP_GPUS, SLURM_JOB_GPUS": "pick and run warn if Slurm manages the machine and these are not set",
-    "SUDO_UID": "under sudo, strays and kill are about the processes of the caller",
+    "SUDO_UID": "under sudo, strays and kill apply to the caller's processes",
     "NO_COLOR": "no colours in tables",
     "TERM, LC_ALL, COLUMNS": "whether there is a terminal, whether it is in UTF-8, and its width for tables",
     "TMUX, STY, TERM_PROGRAM, LC_TERMINAL, VTE_VERSION": "how to send a desktop notification through the terminal",
@@ -141,7 +141,7 @@ ENVIRONMENT: Final = {
 }
 _RUN: Final = (
     "gpuwatch run sets CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER, GPUWATCH_SHARE and the variables by which frameworks "
-    "limit their memory; --verbose prints them. Values that you set lower yourself stay."
+    "limit their memory; --verbose prints them. Lower values that you set yourself stay."
 )
 
 
@@ -154,7 +154,7 @@ def man_page() -> str:
         *(".SH NAME", _roff("gpuwatch - live monitor for NVIDIA GPUs that several people share")),
         *(".SH SYNOPSIS", ".B gpuwatch", _roff("[flags] [COMMAND ...]")),
         *(".SH DESCRIPTION", "Without a command, gpuwatch shows the dashboard of this machine."),
-        _roff("Its flags may also follow a command that they concern. --config and --ascii concern every command."),
+        _roff("A command also takes the flags that apply to it. --config and --ascii apply to every command."),
         _roff("With a command, --json prints its result as JSON."),
     ]
     for group in top._action_groups:
@@ -170,7 +170,7 @@ def man_page() -> str:
     lines += [".SH EXAMPLES", *_terms({**DASHBOARD.examples, **_examples()})]
     lines += [".SH EXIT STATUS", *_terms({str(code): words for code, words in EXIT_CODES.items()})]
     special = {name: command.codes for name, command in COMMANDS.items() if command.codes}
-    lines += [".PP", "Of single commands:"]
+    lines += [".PP", "For single commands:"]
     lines += _terms(
         {name: "; ".join(f"{code} {words}" for code, words in codes.items()) for name, codes in special.items()}
     )

@@ -29,7 +29,7 @@ def message(held: Sequence[Row], snapshot: Snapshot, allowances: Allowances | No
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(snapshot.taken))
     rows = sorted(held, key=lambda row: -(row.holding.memory if known(row.holding.memory) else 0))
     over = {(one.gpu, pid): one for one in overshoots(snapshot, allowances) for pid in one.pids}
-    lines = [f"Hi {whom},", f"on {host} ({when}) gpuwatch shows that you hold:"]
+    lines = [f"Hi {whom},", f"on {host} ({when}) gpuwatch shows that you use:"]
     lines += [f"- {_holding(row, snapshot, over)}" for row in rows[:NAMED]]
     if len(rows) > NAMED:
         rest = [row.holding.memory for row in rows[NAMED:]]

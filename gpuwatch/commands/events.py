@@ -88,9 +88,9 @@ def main(
 
         return on_demo_store(args, partial(main, wall=wall, played=True))
     if args.recording and (args.file or args.follow):
-        raise UsageError(f"--recording does not go with {'--file' if args.file else '--follow'}")
+        raise UsageError(f"--recording cannot be used with {'--file' if args.file else '--follow'}")
     if args.until and args.follow:
-        raise UsageError("--until does not go with --follow")
+        raise UsageError("--until cannot be used with --follow")
     gpus = frozenset(parse_indices(args.gpu))
     user = clean(getattr(args, "user", None) or "")
     path = Path(args.file) if args.file else own_store()
@@ -120,7 +120,7 @@ def main(
         if rows:
             console.print(*table(rows, width=console.width, color=console.color))
     if covered:
-        console.warn(*notes, covered if chosen else f"no such event; {covered}")
+        console.warn(*notes, covered if chosen else f"no matching event; {covered}")
     else:
         console.warn(*left_out, *_words(path, events, chosen, args, now, (since, until), played=played))
     if args.follow:
@@ -219,12 +219,12 @@ def _words(
     (since, until), notes = span, []
     if not chosen:
         asked = args.since or args.until
-        which = "no event of these" if events.alerts else "no event"
+        which = "no matching event" if events.alerts else "no event"
         notes = [f"{which} {'in that time' if asked else 'in the last 24h'}"]
     if events.since is not None and not (args.json and chosen):
         watched, whole = events.watched_seconds(since, until), until - since
         words = f"watched {long_duration(watched)} of {long_duration(whole)}"
-        words = "watched all of it" if whole - watched < _ALL else words
+        words = "watched the whole time" if whole - watched < _ALL else words
         notes.append(f"{words}, since {moment(events.since, now)}" if events.since >= since + _ALL else words)
     if not (chosen or asked or (events.since or since) > since):
         notes.append("--since 7d goes further back")

@@ -60,7 +60,7 @@ def read_declarations(process: Process, snapshot: Snapshot, config: Config) -> P
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, "json", "demo")
-    parser.add_argument("pid", metavar="PID", nargs="?", help="a process that holds a GPU")
+    parser.add_argument("pid", metavar="PID", nargs="?", help="a process that uses a GPU")
     said = "which GPUs a value of CUDA_VISIBLE_DEVICES shows, such as 0,2 (default: your environment's)"
     parser.add_argument("--visible", metavar="VALUE", nargs="?", const=False, help=said)
     said = "with --visible: CUDA_DEVICE_ORDER (default: your environment's)"
@@ -72,7 +72,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     if args.visible is not None:
         return _explain_visible(args, sampler)
     if args.pid is None or args.order:
-        raise UsageError("--order goes with --visible" if args.order else "explain: write a PID, or --visible '0,2'")
+        raise UsageError("--order needs --visible" if args.order else "explain: write a PID, or --visible '0,2'")
     config = configured(args)
     pid = parse_pid(args.pid)
     snapshot = read_snapshot(args, config, sampler, tmux=config.tmux, required=False)

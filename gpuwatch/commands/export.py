@@ -31,7 +31,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     printed = [name for name in FILES if getattr(args, name)]
     if len(printed) > 1:
         flags = [f"--{name.replace('_', '-')}" for name in printed]
-        raise UsageError(f"{flags[0]} and {flags[1]} exclude each other")
+        raise UsageError(f"{flags[0]} and {flags[1]} cannot be used together")
     if printed:
         Console(ascii_only=bool(args.ascii)).print(*(FOLDER / FILES[printed[0]]).read_text("utf-8").splitlines())
         return 0

@@ -47,7 +47,7 @@ def start_export(args: argparse.Namespace, config: Config, stack: ExitStack) -> 
     """
     settings = settings_of(args, config.export)
     if settings.textfile and settings.web_config:
-        raise UsageError("--web-config goes with --listen; --textfile opens no port")
+        raise UsageError("--web-config needs --listen; --textfile opens no port")
     try:
         from gpuwatch.export.exporter import TEXTFILE, Exporter, Server, TextFile, parse_address
     except ImportError as error:
@@ -80,7 +80,7 @@ def settings_of(args: argparse.Namespace, configured: ExportConfig) -> ExportCon
         if (text := getattr(args, name, None)) is not None
     }
     if "listen" in given and "textfile" in given:
-        raise UsageError("--listen and --textfile exclude each other: node_exporter serves the file")
+        raise UsageError("--listen and --textfile cannot be used together: node_exporter serves the file")
     if "listen" in given:
         given.setdefault("textfile", "")
     return replace(configured, **given)

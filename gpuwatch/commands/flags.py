@@ -50,7 +50,7 @@ FLAGS: Final[dict[str, dict[str, dict[str, Any]]]] = {
         "demo": _switch("show a simulated machine instead of this one"),
         "interval": {"metavar": "S", "help": "time between samples: 2, 500ms (0.1 to 3600 s, default 1)"},
     },
-    "what is shown": {
+    "display": {
         "filter": {"metavar": "TEXT", "help": "start with the processes that match: 'mem>10GiB user:ada', @name"},
         "recording": {"metavar": "FILE", "action": "append", "help": "read a recording instead; may be repeated"},
         "at": {"metavar": "TIME", "help": "with --once --recording: 03:10, '2026-11-21 03:10' (default: the end)"},
@@ -62,7 +62,7 @@ FLAGS: Final[dict[str, dict[str, dict[str, Any]]]] = {
         "theme": {"metavar": "NAME", "help": "dark (default), light, or a theme of Textual, such as nord"},
         "ascii": _switch("use only ASCII characters", None),
     },
-    "what is done": {
+    "behaviour": {
         "config": {"metavar": "FILE", "help": "read FILE instead of your gpuwatch.toml"},
         "bell": _switch("ring the terminal's bell on an alert", None),
         "read-only": _switch("never end a process, and do not offer it", None),
@@ -70,7 +70,7 @@ FLAGS: Final[dict[str, dict[str, dict[str, Any]]]] = {
         "wait": _switch("wait for a driver if there is none"),
         "keepalive": {"metavar": "S", "help": "with --stream: exit when stdin ends, or is silent for S seconds"},
     },
-    "recording, also by gpuwatch watch": {
+    "recording, also for gpuwatch watch": {
         "record": {"metavar": "FILE", "help": "record every snapshot in FILE"},
         "record-size": {"metavar": "SIZE", "help": "delete the oldest rows above this size (default 2GiB, 0: never)"},
         "record-commands": _switch("record whole command lines (default: only names of programs)", None),

@@ -53,7 +53,7 @@ def main(args: argparse.Namespace, _sampler: object = None) -> int:
     """
     _check_installed()
     if args.demo and args.prometheus:
-        raise UsageError("--demo and --prometheus exclude each other")
+        raise UsageError("--demo and --prometheus cannot be used together")
     config = configured(args)
     words = check_filter_flag(args, config, hosts_grammar(Fleet()))
     client = DemoClient() if args.demo else PrometheusClient(config.fleet, args.prometheus or "")
@@ -102,7 +102,7 @@ def pick(args: argparse.Namespace, wanted: Request, count: int) -> int:
     """Print the hosts with `count` GPUs that have room, best first, and return the exit code: 1 if there is none."""
     _check_installed()
     if given := given_flags(args, ("demo", "index", "ignore-reservations", "gpu")):
-        raise UsageError(f"{given[0]} does not go with --fleet")
+        raise UsageError(f"{given[0]} cannot be used with --fleet")
     config = configured(args)
     fleet = read_fleet(PrometheusClient(config.fleet, args.prometheus or ""))
     named = [host for host in fleet.hosts if (found := re.match(ADDRESS, host.name)) and not found["user"]]

@@ -163,7 +163,7 @@ _LARGEST_PID: Final = 2**22
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, "allow-root-kill", "read-only")
-    parser.add_argument("pids", metavar="PID", nargs="+", help="a process of yours that holds a GPU")
+    parser.add_argument("pids", metavar="PID", nargs="+", help="a process of yours that uses a GPU")
     parser.add_argument("--signal", metavar="NAME", help="INT, TERM or KILL (default: TERM)")
     only = "only if PID started then, in clock ticks since boot (`start` in --json)"
     parser.add_argument("--start", metavar="TICKS", help=only)

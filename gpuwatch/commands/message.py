@@ -18,7 +18,7 @@ from gpuwatch.sources.sampler_process import SamplerProcess
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, "demo")
-    parser.add_argument("whom", metavar="PID|USER", help="a process that holds a GPU, or a user: all that they hold")
+    parser.add_argument("whom", metavar="PID|USER", help="a process that uses a GPU, or a user: all that they use")
 
 
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
@@ -31,10 +31,10 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     held = held or [row for row in every if row.process.user == whom]  # a user without a name has a number
     if not held and pid is None:
         users = sorted({row.process.user for row in every} - {""})
-        raise GpuwatchError(f"no process of {whom} holds a GPU; these users hold one: {', '.join(users) or 'nobody'}")
+        raise GpuwatchError(f"no process of {whom} uses a GPU; these users use one: {', '.join(users) or 'nobody'}")
     if not held and pid is not None:
         find_process(pid, snapshot, config)  # raises an error if there is none, or it is not visible
-        raise GpuwatchError(f"process {pid} holds no GPU")
+        raise GpuwatchError(f"process {pid} uses no GPU")
     if held[0].process.uid is None:
         raise GpuwatchError(f"the owner of process {held[0].holding.pid} is not known")
     Console(ascii_only=config.ascii).print(*message(held, snapshot, config.limits().allowances).splitlines())

@@ -156,7 +156,7 @@ def table(
         lines += ["", *format_table(columns, holdings)]
     else:
         noted = any(gpu.holdings_note for gpu in snapshot.gpus)
-        none = listed if noted and not snapshot.processes else "no process holds a GPU"
+        none = listed if noted and not snapshot.processes else "no process uses a GPU"
         lines += ["", f"no process matches {keep.text}" if keep.terms else none]
     notes = [f"GPU {gpu.index}: {gpu.holdings_note}" for gpu in snapshot.gpus if gpu.holdings_note]
     if idle is None and re.search(r"(?i)\bidle\b", keep.text):

@@ -69,7 +69,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
 
         return fleet.pick(args, wanted, number)
     if args.prometheus:
-        raise UsageError("--prometheus goes with --fleet")
+        raise UsageError("--prometheus needs --fleet")
     config, only = configured(args), parse_indices(args.gpu)
     snapshot = read_snapshot(args, config, sampler)
     check_gpus_exist(only, snapshot)
@@ -188,10 +188,12 @@ def ignored_lines(offers: Iterable[Offer], unwanted: Mapping[str, str]) -> list[
 
 def shortage(offers: Iterable[Offer], request: Request, wanted: int) -> str:
     """Return how many GPUs are wanted and fit: `no GPU is empty`."""
-    fit, kind = sum(not offer.why for offer in offers), "empty" if request.empty else "with room"
+    fit = sum(not offer.why for offer in offers)
     if request.empty and not fit:
         return "no GPU is empty"
-    return f"{wanted} {'GPU' if wanted == 1 else 'GPUs'} wanted, {fit or 'none'} {kind}"
+    one, many = ("is empty", "are empty") if request.empty else ("has room", "have room")
+    found = f"only {fit} {one if fit == 1 else many}" if fit else f"none {one}"
+    return f"{wanted} {'GPU' if wanted == 1 else 'GPUs'} wanted, but {found}"
 
 
 def reason_lines(offers: Sequence[Offer], request: Request, wanted: int, *ways: str) -> list[str]:

@@ -58,6 +58,6 @@ def on_demo_store(args: argparse.Namespace, main: Callable[[argparse.Namespace],
 
     for flag in ("recording", "file", "follow"):
         if getattr(args, flag, None):
-            raise UsageError(f"--demo does not go with --{flag}")
+            raise UsageError(f"--demo cannot be used with --{flag}")
     with demo_store() as path:
         return main(argparse.Namespace(**{**vars(args), "demo": False, "file": str(path)}))

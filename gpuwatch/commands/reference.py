@@ -119,7 +119,7 @@ GROUPS: Final = {
         "message": Command(
             "print a polite message to the owner of a process, or to a user",
             "PID|USER",
-            {1: "no such process, or the user holds no GPU", **NO_GPU},
+            {1: "no such process, or the user uses no GPU", **NO_GPU},
         ),
     },
     "record and share": {

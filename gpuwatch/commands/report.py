@@ -64,23 +64,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace, _sampler: object = None, wall: Callable[[], float] = time.time) -> int:
     """Run the command and return its exit code; raises UsageError, and GpuwatchError if nothing was recorded yet."""
     if args.yes and not args.forget:
-        raise UsageError("--yes goes with --forget")
+        raise UsageError("--yes needs --forget")
     if args.forget is not None:
         return _main_forget(args, wall())
     if args.demo:
         return on_demo_store(args, partial(main, wall=wall))
     forms = [flag for flag in ("json", "csv", "html") if getattr(args, flag, None)]
     if len(forms) > 1:
-        raise UsageError(f"--{forms[0]} and --{forms[1]} exclude each other")
+        raise UsageError(f"--{forms[0]} and --{forms[1]} cannot be used together")
     now = wall()
     if args.by not in (None, *_WAYS):
         raise UsageError(f"--by: {args.by[:40]!a} is not allowed; write user, gpu or run")
     ways: tuple[By, ...] = (args.by or "user",) if args.by or args.json or args.csv else _WAYS
     if args.recording and args.file:
-        raise UsageError("--recording does not go with --file")
+        raise UsageError("--recording cannot be used with --file")
     if args.html is not None:
         if args.by:
-            raise UsageError("--by does not go with --html: the page has all three tables")
+            raise UsageError("--by cannot be used with --html: the page has all three tables")
         return _main_html(args, now)
 
     parts, now, notes = _read(args, ways, now)
@@ -122,7 +122,7 @@ def _main_forget(args: argparse.Namespace, now: float) -> int:
     """Delete what is stored about a person: in one's own store, and as root also in that of the machine's service."""
     flags = ("json", "csv", "html", "by", "since", "until", "recording", "file", "demo")
     if given := [flag for flag in flags if getattr(args, flag)]:
-        raise UsageError(f"--forget does not go with --{given[0]}")
+        raise UsageError(f"--forget cannot be used with --{given[0]}")
     service, console = own_store(DAYS / "gpuwatch"), Console(ascii_only=bool(args.ascii))
     stores = [path for path in (own_store(), *([] if os.geteuid() else [service])) if path.exists()]
     uid = _find_uid(args.forget, stores)

@@ -95,7 +95,9 @@ def use_notes(total: Use) -> list[str]:
         part = percent(total.unknown, total.gpu)
         notes.append(f"for {part} % of GPU·h it is not known whether a process computed: busy % leaves it out")
     if total.unsized > _DOUBT * total.gpu:
-        notes.append(f"for {percent(total.unsized, total.gpu)} % of it some memory has no figure: GiB·h are too few")
+        notes.append(
+            f"for {percent(total.unsized, total.gpu)} % of it, the size of some memory is not known: GiB·h are too low"
+        )
     return notes
 
 

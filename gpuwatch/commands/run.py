@@ -75,7 +75,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     wanted = pick.parse_request(args)
     named = () if args.gpu in (None, "auto") else parse_list(args.gpu, "auto, 3 or 0,2")
     if named and args.count is not None:
-        raise UsageError("--gpu and -n exclude each other: the list gives the number")
+        raise UsageError("--gpu and -n cannot be used together: the list gives the number")
     number = pick.parse_count(args.count)
     command = args.program
     if not command or not command[0]:

@@ -216,10 +216,10 @@ def make_recording(args: argparse.Namespace, limits: Limits) -> RecordingWriter 
     """
     if args.record is None:
         if given := given_flags(args, RECORDING):
-            raise UsageError(f"{given[0]} goes with --record FILE")
+            raise UsageError(f"{given[0]} needs --record FILE")
         return None
     if args.record_commands and args.anonymise:
-        raise UsageError("--record-commands and --anonymise exclude each other")
+        raise UsageError("--record-commands and --anonymise cannot be used together")
     if not args.record:
         raise UsageError("--record: the file name is missing")
     from gpuwatch.recorder.anonymise import Commands  # for those who record

@@ -127,7 +127,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     """Print the line and return its exit code; `sampler` may take a sample already, or wait for its orders."""
     if args.tmux and args.json:
-        raise UsageError("--tmux and --json exclude each other")
+        raise UsageError("--tmux and --json cannot be used together")
     damaged: list[str] = []
     status = None if args.demo else read_status(warn=damaged.append)
     if status is None and not args.demo:

@@ -153,12 +153,12 @@ def print_unit(args: argparse.Namespace, *, program: Path | None = None, setting
     `program` is the interpreter of the service (default: this one), `settings` the administrator's configuration.
     """
     if not args.unit:
-        raise UsageError("--remove goes with --unit; `gpuwatch watch --unit --remove` prints how to remove the service")
+        raise UsageError("--remove needs --unit; `gpuwatch watch --unit --remove` prints how to remove the service")
     if given := [name for name in _OTHERS if getattr(args, name, None)]:
-        raise UsageError(f"--unit does not go with --{'for' if given[0] == 'time' else given[0]}")
+        raise UsageError(f"--unit cannot be used with --{'for' if given[0] == 'time' else given[0]}")
     if given := [name for name in EXPORT_FLAGS if getattr(args, name, None) is not None]:
         flag = given[0].replace("_", "-")
-        raise UsageError(f"--unit does not go with --{flag}: write {given[0]} into [export] of {settings}")
+        raise UsageError(f"--unit cannot be used with --{flag}: write {given[0]} into [export] of {settings}")
     console, program = Console(ascii_only=bool(args.ascii)), program or Path(sys.executable)
     if os.path.lexists(settings) and not os.access(settings, os.R_OK):
         raise UsageError(f"--unit: {settings} cannot be read, but it decides what the service may do; run this as root")

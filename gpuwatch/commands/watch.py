@@ -184,10 +184,10 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     if args.unit or args.remove:
         return print_unit(args)
     if args.quiet and args.json:
-        raise UsageError("--quiet and --json exclude each other")
+        raise UsageError("--quiet and --json cannot be used together")
     exporting = [name for name in EXPORT_FLAGS if getattr(args, name) is not None]
     if exporting and not args.export:
-        raise UsageError(f"--{exporting[0].replace('_', '-')} goes with --export")
+        raise UsageError(f"--{exporting[0].replace('_', '-')} needs --export")
     if args.service:
         _serve(args)
     return run(args, sampler)
@@ -251,7 +251,9 @@ def _serve(args: argparse.Namespace) -> None:
     """Set up the machine's service: it reads only /etc, and records in /var/lib; raises UsageError."""
     given = [name for name in ("config", "gpu", "demo", "record") if getattr(args, name, None)]
     if given:
-        raise UsageError(f"--service does not go with --{given[0]}: it watches all GPUs of this machine for everybody")
+        raise UsageError(
+            f"--service cannot be used with --{given[0]}: it watches all GPUs of this machine for everybody"
+        )
     if os.geteuid():
         raise UsageError("--service: only root can serve everybody; `gpuwatch watch` records only for you")
     for name in [name for name in os.environ if name.startswith("SUDO_")]:

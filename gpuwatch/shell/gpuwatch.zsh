@@ -138,7 +138,7 @@ _shtab_gpuwatch_explain_options=(
   "--demo[show a simulated machine instead of this one]"
   "--visible[which GPUs a value of CUDA_VISIBLE_DEVICES shows, such as 0,2 (default\: your environment\'s)]:VALUE:"
   "--order[with --visible\: CUDA_DEVICE_ORDER (default\: your environment\'s)]:order:(PCI_BUS_ID FASTEST_FIRST)"
-  ":a process that holds a GPU:"
+  ":a process that uses a GPU:"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -188,7 +188,7 @@ _shtab_gpuwatch_kill_options=(
   "--start[only if PID started then, in clock ticks since boot (\`start\` in --json)]:TICKS:"
   "--run[end the whole run of PID\: launcher, ranks, workers]"
   "--yes[do not ask]"
-  "(*):a process of yours that holds a GPU:"
+  "(*):a process of yours that uses a GPU:"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -199,7 +199,7 @@ _shtab_gpuwatch_message_options=(
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
   "--ascii[use only ASCII characters]"
   "--demo[show a simulated machine instead of this one]"
-  ":a process that holds a GPU, or a user\: all that they hold:"
+  ":a process that uses a GPU, or a user\: all that they use:"
 )
 
 # guard to ensure default positional specs are added only once per session

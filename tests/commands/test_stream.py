@@ -121,14 +121,14 @@ def test_it_goes_on_while_its_reader_gives_signs_of_life(driver: Driver) -> None
     ("arguments", "words"),
     [
         ("--stream=quick", "--stream: unknown format 'quick'; write --stream, or --stream=live"),
-        ("--stream=live events", "--stream=live does not go with `gpuwatch events`"),
-        ("--keepalive 3", "--keepalive goes with --stream"),
+        ("--stream=live events", "--stream=live cannot be used with `gpuwatch events`"),
+        ("--keepalive 3", "--keepalive needs --stream"),
         ("--stream --keepalive never", "--keepalive: "),
-        ("--host lab --once", "--host does not go with --once"),
-        ("--host lab --stream", "--host does not go with --stream"),
-        ("--host lab --demo", "--host does not go with --demo"),
-        ("--host lab --gpu 1", "--host does not go with --gpu"),
-        ("--host lab events", "--host does not go with `gpuwatch events`"),
+        ("--host lab --once", "--host cannot be used with --once"),
+        ("--host lab --stream", "--host cannot be used with --stream"),
+        ("--host lab --demo", "--host cannot be used with --demo"),
+        ("--host lab --gpu 1", "--host cannot be used with --gpu"),
+        ("--host lab events", "--host cannot be used with `gpuwatch events`"),
     ],
 )
 def test_flags_that_do_not_go_together_are_one_line(call: Call, arguments: str, words: str) -> None:
