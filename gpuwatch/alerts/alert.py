@@ -112,6 +112,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     mean: float | None = None
     """Mean value of the samples in which the rule's condition was true."""
     last: float | None = None
+    """The newest value, in `unit`."""
     owners: tuple[str, ...] = ()
     """Users who cause it, the largest holder first."""
     pids: tuple[int, ...] = ()

@@ -174,6 +174,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Monotonic time of the newest sample of any GPU; None if there is none."""
     state: SourceState = SourceState.OK
     words: str = ""
+    """The fault, and what to do next; empty if there is none."""
     gpus: tuple[StatusGpu, ...] = ()
     sends: bool = False
     """Whether the gpuwatch that wrote the file sends messages."""
