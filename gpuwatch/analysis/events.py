@@ -283,7 +283,7 @@ def value_words(alert: Alert, *, last: bool = False) -> str:
         return ""
     word = "at worst" if alert.unit in _LEAST_IS_WORST else "peak"
     found = [f"{word} {worst}{_UNITS.get(alert.unit, '')}"]
-    found += [f"mean {mean}"] * (mean not in ("", worst))
+    found += [f"mean {mean}"] * (mean not in ("", worst) and alert.unit is not Unit.SECONDS)
     found += [f"last {newest}"] * (last and newest not in ("", worst))
     return ", ".join(found)
 
