@@ -47,7 +47,7 @@ FOLDER: Final = Path(__file__).parent.parent / "docs"
 
 _WIDEST: Final = 110
 """Cells of a line: longer lines are hard to read."""
-_LINK: Final = re.compile(r"\[([^\]]+)\]\((\w+)\.md(?:#[\w-]+)?\)")
+_LINK: Final = re.compile(r"\[((?:`[^`]*`|[^\]])+)\]\((\w+)\.md(?:#[\w-]+)?\)")
 _UNSHOWN: Final = re.compile(r"^<!--.*-->\n|^(?:!\[.*\n)+\n", re.MULTILINE)
 """Markers of generated tables, and pictures, which a terminal does not show."""
 _LESS: Final = "-FRX"

@@ -34,6 +34,7 @@ def test_a_page_fits_the_terminal(name: str, monkeypatch: pytest.MonkeyPatch) ->
     drawn = Text.from_ansi(render(page_text(name), 40))
     assert [line.plain for line in drawn.split() if line.cell_len > 40] == []
     assert "<!--" not in drawn.plain
+    assert re.findall(r"\(\w+\.md", drawn.plain) == [], "a link to a page is the command that shows it"
 
 
 @pytest.mark.parametrize(
