@@ -35,8 +35,8 @@ from gpuwatch.model.snapshot import (
 
 _ORDERS = {
     Order.EXACT: "exact",
-    Order.IDENTICAL: "likely: GPUs of one model, which CUDA numbers as NVML does",
-    Order.HEURISTIC: "a guess: of different models CUDA puts the fastest first",
+    Order.IDENTICAL: "likely: all GPUs are one model, which CUDA numbers as NVML does",
+    Order.HEURISTIC: "a guess: the models differ, and CUDA puts the fastest first",
 }
 
 _UNITS = {
@@ -211,7 +211,7 @@ def context_points(process: Process) -> list[Point]:
         Point("container", _describe_container(around.container) if around.container else ""),
         Point("Slurm job", around.slurm),
         Point("batch job", around.batch),
-        Point("systemd unit", around.unit, "of the user's own" if around.user_unit else ""),
+        Point("systemd unit", around.unit, "a user unit" if around.user_unit else ""),
         Point("notebook", _describe_notebook(around.notebook) if around.notebook else ""),
         Point("terminal", _describe_pane(around.pane) if around.pane else ""),
         Point("SSH login", f"from {around.ssh}" if around.ssh else ""),

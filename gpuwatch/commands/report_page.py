@@ -243,14 +243,14 @@ def _notes(page: Page) -> Iterator[str]:
     """Yield a sentence for each thing that is not known."""
     span, step, use, means = page.until - page.since, page.series.step, page.parts[0], page.series.means
     if not use.watched:
-        yield "Nothing is known of this time: gpuwatch was not running, or no GPU listed its processes."
+        yield "There is no data for this time: gpuwatch was not running, or no GPU listed its processes."
     elif (lost := span - use.watched) > max(120.0, 0.005 * span):
         ends, starts = [page.since, *(one.at + step for one in means)], [*(one.at for one in means), page.until]
         gaps = [_span(end, start) for end, start in zip(ends, starts, strict=True) if start - end >= 2 * step]
         more = [f"and {len(gaps) - _MOST_GAPS} more"] if len(gaps) > _MOST_GAPS else []
         when = f" ({', '.join(gaps[:_MOST_GAPS] + more)})" if gaps else ""
         yield (
-            f"{long_duration(lost)} of {long_duration(span)} are not known: gpuwatch was not running, or no GPU "
+            f"There is no data for {long_duration(lost)} of {long_duration(span)}: gpuwatch was not running, or no GPU "
             f"listed its processes{when}. The charts have gaps there, and the tables leave it out."
         )
     yield from (f"{words[0].upper()}{words[1:]}." for words in use_notes(use.total))

@@ -147,8 +147,8 @@ def _notes(args: argparse.Namespace, log: str, seconds: float | None) -> list[st
     """Return where events and snapshots are recorded, and when the watch ends."""
     notes = [f"events go to {clean(log)}"] if log else []
     if args.record is not None:
-        commands = "whole command lines" if args.record_commands else "programs without their arguments"
-        who = "stand-ins for people and programs" if args.anonymise else commands
+        commands = "whole command lines" if args.record_commands else "names of programs, without arguments"
+        who = "pseudonyms of people and programs" if args.anonymise else commands
         notes.append(f"snapshots go to {clean(args.record)}, with {who}")
     return notes if seconds is None else [*notes, f"ends after {long_duration(seconds)}"]
 

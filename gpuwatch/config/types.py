@@ -188,7 +188,7 @@ class RemoteHost(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(
             pattern=r"^[A-Za-z0-9_~/][A-Za-z0-9_.+~/-]{0,199}\Z",
-            description="path of gpuwatch over there; left out: gpuwatch",
+            description="path of gpuwatch on that host; left out: gpuwatch",
             examples=['"~/venv/bin/gpuwatch"'],
             extra={"form": "program"},
         ),

@@ -42,7 +42,7 @@ from gpuwatch.monitor import Frame
 TEXTFILE: Final = "gpuwatch.prom"
 PACE: Final = 15.0
 """Seconds between two writes of the file for node_exporter."""
-_NOTHING: Final = b"# gpuwatch has no figures yet\n"
+_NOTHING: Final = b"# gpuwatch has no data yet\n"
 CONNECTIONS: Final = 8
 REQUEST_PATIENCE: Final = 2.0
 """Seconds in which a connection must have sent its headers, and after which it may lose its place to a new one."""
@@ -191,13 +191,13 @@ def read_web_config(path: Path) -> WebConfig:
         ) from None
     except msgspec.DecodeError as error:
         words = clean(" ".join(str(error).split()), 200)
-        raise UsageError(f"--web-config: {named} is no YAML: {words}") from None
+        raise UsageError(f"--web-config: {named} is not valid YAML: {words}") from None
     tls = found.tls_server_config
     if tls is not None and (not tls.client_ca_file) is not (tls.client_auth_type == "NoClientCert"):
         raise UsageError(f"--web-config: {named}: client_auth_type and client_ca_file go together; one is missing")
     for user, hashed in found.basic_auth_users.items():
         if not re.fullmatch(r"\$2[aby]\$\d\d\$[./A-Za-z0-9]{53}", hashed):
-            raise UsageError(f"--web-config: {named}: the password of {clean(user, 60)!a} is no hash of bcrypt")
+            raise UsageError(f"--web-config: {named}: the password of {clean(user, 60)!a} is not a bcrypt hash")
     return found
 
 
@@ -225,12 +225,12 @@ def load_certificate(context: ssl.SSLContext, tls: TlsConfig, folder: Path) -> N
     except (OSError, ValueError) as error:  # SSLError is an OSError
         words = files.reason(error) if isinstance(error, OSError) and error.filename else str(error)
         if isinstance(error, ssl.SSLError):
-            words = "they do not belong together, or one of them is no PEM"
+            words = "they do not match, or one of them is not in PEM format"
         raise UsageError(f"--web-config: {clean(str(path))} or its key cannot be used: {clean(words, 120)}") from None
 
 
 def _no_password() -> str:
-    raise ValueError("it has a password, which no exporter can be asked for")
+    raise ValueError("it needs a password, and an exporter cannot ask for one")
 
 
 # -- HTTP ---------------------------------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ def parse_address(text: str) -> tuple[str, int]:
     """Parse `127.0.0.1:9836`, `[::1]:9836`, `:9836` (all addresses) or `9836`; raises UsageError."""
     match = re.fullmatch(r"(?:(\[[0-9a-fA-F:.]+\]|[^:\s\[\]]*):)?(\d{1,5})", text)
     if match is None or not 0 < int(match[2]) < 65536:
-        raise UsageError(f"--listen: {text[:80]!a} is no address; write 127.0.0.1:9836 or [::1]:9836")
+        raise UsageError(f"--listen: {text[:80]!a} is not an address; write 127.0.0.1:9836 or [::1]:9836")
     everywhere = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
     host = "127.0.0.1" if match[1] is None else match[1].strip("[]") or everywhere
     return host, int(match[2])

@@ -182,7 +182,7 @@ def make_fleet(
         elif label.metric == "ALERTS_FOR_STATE":
             since[_alert_key(label)] = number
         elif label.metric == "up":
-            down[label.instance] = "gpuwatch exports no figures any more" if number else "its exporter does not answer"
+            down[label.instance] = "gpuwatch no longer exports metrics" if number else "its exporter does not answer"
     cards: dict[str, list[HostGpu]] = defaultdict(list)
     for key, values in gpus.items():
         cards[key[0]].append(_gpu(labels[key], values))
@@ -250,7 +250,7 @@ def _host(
 ) -> Host:
     cards = tuple(sorted(gpus, key=lambda gpu: (gpu.index, gpu.uuid)))[:MOST_GPUS]
     late = age is not None and age >= LATE_S
-    trouble = trouble or (f"no figures for {long_duration(age or 0)}" if late else "")
+    trouble = trouble or (f"no data for {long_duration(age or 0)}" if late else "")
     return Host(
         name=name,
         gpus=cards,

@@ -291,9 +291,9 @@ def read_live(
         raise LiveFileError(f"{clean(str(path))} cannot be used: {files.reason(error)}") from None
     found = _decode(content, path)
     if found.boot != boot_id():
-        raise LiveFileError(f"{clean(str(path))} is of another boot")
+        raise LiveFileError(f"{clean(str(path))} is from another boot")
     if found.pid_namespace not in (0, procfs.pid_namespace()):
-        raise LiveFileError(f"{clean(str(path))} is of another PID namespace: one of both is in a container")
+        raise LiveFileError(f"{clean(str(path))} is from another PID namespace: one of the two is in a container")
     # A clock that runs behind is of another time namespace: an age in it means nothing.
     age = clock() - found.monotonic
     if not 0 <= age <= max(3 * found.interval + LATE, oldest):
@@ -309,7 +309,7 @@ def _decode(content: bytes, path: Path) -> Status:
         head = msgspec.json.decode(content, type=_Head)
         if head.schema != SCHEMA:
             older = "the service" if head.schema < SCHEMA else "this gpuwatch"
-            raise LiveFileError(f"{named} is of gpuwatch {clean(head.version, 20)}, in another form; upgrade {older}")
+            raise LiveFileError(f"{named} has the format of gpuwatch {clean(head.version, 20)}; upgrade {older}")
         return msgspec.json.decode(content, type=Status)
     except (ValueError, RecursionError):
         raise DamagedLiveFileError(f"{named} is damaged, and not used") from None

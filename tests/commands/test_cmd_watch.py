@@ -124,7 +124,7 @@ def test_it_says_what_it_records_and_ends_after_a_time(busy: Driver, own_home: P
     file = own_home / "day"
     with watching(busy, "--record", str(file), "--anonymise", "--for", "1h") as watch:
         assert watch.err().endswith(
-            f"; snapshots go to {file}, with stand-ins for people and programs; ends after 1 h\n"
+            f"; snapshots go to {file}, with pseudonyms of people and programs; ends after 1 h\n"
         )
         assert watch.end() == 0  # what waits for a row of ten seconds is written at the end
     assert Recording([file]).host == "anonymous"

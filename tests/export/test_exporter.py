@@ -238,7 +238,7 @@ def test_the_last_password_is_not_taken_away_while_others_can_reach_the_port(fol
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("basic_auth_users: {ada: secret}", "the password of 'ada' is no hash of bcrypt"),
+        ("basic_auth_users: {ada: secret}", "the password of 'ada' is not a bcrypt hash"),
         ("tls_server_config: {cert_file: missing.pem, key_file: 127.0.0.1.key}", "missing.pem"),
         (
             "tls_server_config: {cert_file: 127.0.0.1.key, key_file: 127.0.0.1.key}",
@@ -246,7 +246,7 @@ def test_the_last_password_is_not_taken_away_while_others_can_reach_the_port(fol
         ),
         ("tls_server_config: {cert: 127.0.0.1.pem}", "allowed are tls_server_config"),
         ("http_server_config: {http2: true}", "http_server_config"),
-        ("- [", "is no YAML"),
+        ("- [", "is not valid YAML"),
     ],
 )
 def test_a_wrong_web_configuration_is_one_line(content: str, words: str, folder: Path) -> None:
@@ -288,7 +288,7 @@ def test_addresses(text: str, address: tuple[str, int] | None) -> None:
     if address is not None:
         assert parse_address(text) == address
         return
-    with pytest.raises(UsageError, match=r"--listen: .* is no address"):
+    with pytest.raises(UsageError, match=r"--listen: .* is not an address"):
         parse_address(text)
 
 
@@ -321,7 +321,7 @@ def test_the_file_is_never_empty_and_has_the_first_figures_at_once(tmp_path: Pat
     made = Exporter()
     written = TextFile(made, tmp_path, pace=1000.0)
     file = tmp_path / "gpuwatch.prom"
-    assert file.read_text().startswith("# gpuwatch has no figures yet")
+    assert file.read_text().startswith("# gpuwatch has no data yet")
     made.take(Frame(SHOWN, time.monotonic(), History().view))
     wait_for(lambda: "gpuwatch_driver_up 1.0" in file.read_text())
     written.close(PATIENCE)

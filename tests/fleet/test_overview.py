@@ -119,8 +119,8 @@ def test_a_host_that_does_not_answer_and_one_with_old_figures_say_so() -> None:
     found = fleet("\n".join(lines))
     assert {host.name: host.trouble for host in found.hosts} == {
         "b": "its exporter does not answer",
-        "d": "gpuwatch exports no figures any more",
-        "c": "no figures for 6 min 40 s",
+        "d": "gpuwatch no longer exports metrics",
+        "c": "no data for 6 min 40 s",
         "a": "",
     }
     assert found.hosts[-1].name == "a", "worst first"

@@ -272,7 +272,7 @@ def linked(file: Path) -> None:
         (lambda file: os.chown(file.parent, SOMEBODY_ELSE, 0), "belongs to uid"),
         (linked, "not a regular file"),
         (torn, "is damaged"),
-        (other(boot="before"), "of another boot"),
+        (other(boot="before"), "from another boot"),
         (other(pid_namespace=1), "another PID namespace"),
         (other(monotonic=1.0), "s old"),
         (other(monotonic=time.monotonic() + 1e6), "s old"),

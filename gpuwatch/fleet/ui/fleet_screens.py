@@ -280,7 +280,7 @@ class FleetScreen(FilteredListScreen[Any, R], Generic[R]):
     def why_empty(self) -> Sequence[str]:
         fleet = self.fleet
         if fleet.received is None:
-            return ["no figures yet" if fleet.trouble else f"reading {fleet.server}"]
+            return ["no data yet" if fleet.trouble else f"reading {fleet.server}"]
         if not fleet.hosts:
             return [f"{fleet.server} has no hosts: are gpuwatch's recording rules loaded there?"]
         if self.filter.text:
@@ -320,7 +320,7 @@ class TableScreen(FleetScreen[Host]):
         alerts = [alert.title for alert in self.fleet.alerts if alert.host == row.name]
         left = HOST["left"].describe(row)
         return (
-            ("trouble", row.trouble),
+            ("problem", row.trouble),
             ("GPUs", ", ".join(f"{number} × {name}" for name, number in models.items())),
             ("free", free or "none" * bool(row.gpus)),
             ("left", left if isinstance(left, str) else ""),

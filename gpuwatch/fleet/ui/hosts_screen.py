@@ -87,7 +87,7 @@ class HostsScreen(ListScreen[HostList, Host]):
         Binding("escape,H", "close", "back", id="hosts.close", tooltip="Go back to the open host"),
         *SORT_KEYS,
         Binding("r", "reverse", "reverse", id="hosts.reverse", tooltip="Reverse the sort order"),
-        Binding("R", "retry", "retry", id="hosts.retry", tooltip="Retry the hosts in trouble now"),
+        Binding("R", "retry", "retry", id="hosts.retry", tooltip="Retry the hosts with a problem now"),
         Binding("q", "app.quit", "quit", id="hosts.quit", tooltip="Quit; your processes keep running"),
     )
     BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
@@ -122,7 +122,7 @@ class HostsScreen(ListScreen[HostList, Host]):
         words = [f"{len(found)} host{'s' * (len(found) != 1)}"]
         words += [f"{len(gpus)} GPU{'s' * (len(gpus) != 1)}, {sum(gpu.is_free for gpu in gpus)} free"] * bool(gpus)
         parts: list[tuple[str, Role]] = [(f" {self.style_set.glyphs.dot} ".join(words), "text")]
-        return [*parts, (f"{troubles} in trouble", "critical")] if troubles else parts
+        return [*parts, (f"{troubles} with a problem", "critical")] if troubles else parts
 
     def key_words(self) -> Mapping[str, str]:
         """Leave out the key to go back if no host is open."""
@@ -139,7 +139,7 @@ class HostsScreen(ListScreen[HostList, Host]):
         more = len(row.gpus) - len(shown)
         alerts = f"{row.worst}{f'; {row.alerts - 1} more' if row.alerts > 1 else ''}" if row.severity else ""
         figures = f" {glyphs.dot} ".join([*shown, *[f"+{more}"] * (more > 0)])
-        return [("host", row.name), ("trouble", row.trouble), ("worst", alerts), ("GiB, busy", figures)]
+        return [("host", row.name), ("problem", row.trouble), ("worst", alerts), ("GiB, busy", figures)]
 
     def why_empty(self) -> Sequence[str]:
         return ["no hosts"]

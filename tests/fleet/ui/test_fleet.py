@@ -262,7 +262,7 @@ async def test_old_figures_stay_with_their_age_and_the_trouble() -> None:
     ("shown", "words"),
     [
         (Fleet(server="http://prom"), "reading http://prom"),
-        (Fleet(server="http://prom", trouble="http://prom: no answer within 10 s"), "no figures yet"),
+        (Fleet(server="http://prom", trouble="http://prom: no answer within 10 s"), "no data yet"),
         (fleet(""), "http://prom has no hosts: are gpuwatch's recording rules loaded there?"),
     ],
 )

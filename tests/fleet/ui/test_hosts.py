@@ -124,7 +124,7 @@ async def test_the_list_comes_first_the_worst_host_at_the_top() -> None:
         assert drawn[2].split()[1:7] == ["busy", "1", "0", "50", "—", "97"]
         assert "● GPU 0 nearly full" in drawn[2]
         assert "No route to host" in drawn[3]
-        assert "3 hosts · 2 GPUs, 1 free  1 in trouble" in drawn[0]
+        assert "3 hosts · 2 GPUs, 1 free  1 with a problem" in drawn[0]
         await press(pilot, "down")
         assert "ssh: connect to host lost port 22: No route to host" in "\n".join(drawn[5:] + lines(app)[5:])
         await press(pilot, "R")
