@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from gpuwatch.alerts.alert import Alert
+from gpuwatch.alerts.rules.memory import FULL
 from gpuwatch.base.units import Unit, duration, gib, long_duration
 
 UNFINISHED: Final = "ongoing when gpuwatch stopped"
@@ -194,8 +195,6 @@ class Events(msgspec.Struct, frozen=True):
 
 
 LEAST_REPEATS: Final = 3
-_LEAST_IS_WORST: Final = (Unit.FREE, Unit.SECONDS)
-"""Units of values whose smallest is the worst."""
 
 
 class Repeated(NamedTuple):
@@ -245,8 +244,13 @@ def fold_repeats(alerts: Iterable[Alert], *, newest: bool = False) -> list[Repea
 
 
 def _badness(alert: Alert) -> tuple[int, float]:
-    least = alert.unit in _LEAST_IS_WORST
+    least = _is_least_worst(alert)
     return max(alert.most, alert.severity), (-1 if least else 1) * (alert.peak or 0.0)
+
+
+def _is_least_worst(alert: Alert) -> bool:
+    """Return whether the smallest value is the worst: free memory and time to full, but not an idle time."""
+    return alert.unit is Unit.FREE or alert.rule == FULL
 
 
 def repeat_words(event: Repeated, now: float, word: str = "first") -> str:
@@ -281,7 +285,7 @@ def value_words(alert: Alert, *, last: bool = False) -> str:
     worst, mean, newest = (_value(value, alert.unit) for value in (alert.peak, alert.mean, alert.last))
     if not worst:
         return ""
-    word = "at worst" if alert.unit in _LEAST_IS_WORST else "peak"
+    word = "at worst" if _is_least_worst(alert) else "longest" if alert.unit is Unit.SECONDS else "peak"
     found = [f"{word} {worst}{_UNITS.get(alert.unit, '')}"]
     found += [f"mean {mean}"] * (mean not in ("", worst) and alert.unit is not Unit.SECONDS)
     found += [f"last {newest}"] * (last and newest not in ("", worst))

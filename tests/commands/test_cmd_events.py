@@ -180,17 +180,25 @@ def test_a_clock_time_is_that_of_the_day_before_where_that_has_25_hours(monkeypa
         time.tzset()
 
 
+@pytest.mark.parametrize(
+    ("rule", "unit", "peaks", "worst"),
+    [
+        ("nearly full", Unit.FREE, (2.0 * GIB, 1.0 * GIB, 3.0 * GIB), "at worst 1.0 GiB free"),
+        ("time to full", Unit.SECONDS, (120.0, 60.0, 180.0), "at worst 1 min"),
+        ("idle but held", Unit.SECONDS, (1800.0, 3600.0, 2400.0), "longest 1 h"),
+    ],
+)
 def test_what_was_raised_again_and_again_is_one_line_unless_a_filter_asks_for_it(
-    own: Path, capsys: pytest.CaptureFixture[str]
+    rule: str, unit: Unit, peaks: tuple[float, ...], worst: str, own: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     times = [
-        ended(alert(f"{at}", gpu="GPU-3", index=3, raised=EPOCH + 60 * at, unit=Unit.FREE, peak=peak * GIB), after=10.0)
-        for at, peak in enumerate((2.0, 1.0, 3.0))
+        ended(alert(f"{at}", rule=rule, gpu="GPU-3", index=3, raised=EPOCH + 60 * at, unit=unit, peak=peak), after=10.0)
+        for at, peak in enumerate(peaks)
     ]
     write(own, *times)
     assert run() == 0
     (line,) = capsys.readouterr().out.splitlines()[1:]
-    assert "at worst 1.0 GiB free · 3 times, 30s total" in line
+    assert f"{worst} · 3 times, 30s total" in line
     assert run("--gpu", "3") == 0
     assert len(capsys.readouterr().out.splitlines()) == 4
 
