@@ -132,7 +132,7 @@ def _declaration(one: Declaration, names: Mapping[str, str]) -> Point:
     if one.condition or (one.effective and not one.limits and one.why):
         effect = one.why
     aside = joined(one.text or one.channel, place, one.framework, one.confidence.value, effect)
-    amount, scope = _amount(one), f"counted together as {one.scope}" if one.scope else ""
+    amount, scope = _amount(one), f"in total for {one.scope}" if one.scope else ""
     if one.basis is Basis.BYTES and set(one.limits.values()) == {one.value}:  # to print the bytes once is enough
         value = joined(f"{amount} on {_gpus(one.limits, names)}", scope, between=", ")
     else:

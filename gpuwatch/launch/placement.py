@@ -132,7 +132,7 @@ def choose(offers: Iterable[Offer], count: int) -> list[Offer]:
 
 
 def way_out(offers: Iterable[Offer], count: int) -> str:
-    """Return the memory to ask for on `count` of the GPUs: `GPU 5 has 72.7 GiB left: `--memory 72GiB` or …`.
+    """Return the memory to ask for on `count` of the GPUs: `GPU 5 has 72.7 GiB left: try `--memory 72GiB` or …`.
 
     Empty where fewer of them fit; `offers` are those for `LEAST` bytes.
     """
@@ -143,7 +143,7 @@ def way_out(offers: Iterable[Offer], count: int) -> str:
     share = min(10 * offer.left // (usable(offer.gpu) or offer.left) for offer in found) / 10
     which = f"GPU {found[0].gpu.index} has" if count == 1 else f"GPUs {ranges(one.gpu.index for one in found)} have"
     words = f"`--memory {left // GIB}GiB`" + (f" or `--share {share:g}`" if share else "")
-    return f"{which} {_at_least(left)} GiB left{' or more' * (count > 1)}: {words}"
+    return f"{which} {_at_least(left)} GiB left{' or more' * (count > 1)}: try {words}"
 
 
 def _at_least(size: int) -> str:

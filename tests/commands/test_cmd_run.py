@@ -123,7 +123,7 @@ def test_it_waits_for_an_empty_gpu_and_says_for_whom(launch: Launcher, driver: D
     assert refused.returncode == 1
     first = refused.stderr.splitlines()[0]
     assert first == (
-        "gpuwatch: no GPU is empty; GPU 1 has 78.1 GiB left: `--memory 78GiB` or `--share 0.9`; `--wait` waits"
+        "gpuwatch: no GPU is empty; GPU 1 has 78.1 GiB left: try `--memory 78GiB` or `--share 0.9`; `--wait` waits"
     )
     waits = ("run", "--empty", "--wait", "--config", str(config), "--")
     with launch.started(*waits, "sh", "-c", "echo $CUDA_VISIBLE_DEVICES") as process:

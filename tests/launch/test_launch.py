@@ -237,11 +237,11 @@ def test_an_empty_gpu_has_no_program_that_computes_and_nothing_that_is_promised(
 def test_the_way_out_is_what_all_of_the_wanted_gpus_have_left() -> None:
     cards = [gpu(0, used_gib=40.05), gpu(1, used_gib=60), gpu(2, used_gib=78.5), gpu(3, health=Health.LOST)]
     offers = find_offers(snapshot(cards), Request(memory=LEAST))
-    assert way_out(offers, 1) == "GPU 0 has 39.0 GiB left: `--memory 39GiB` or `--share 0.4`"
-    assert way_out(offers, 2) == "GPUs 0-1 have 19.1 GiB left or more: `--memory 19GiB` or `--share 0.2`"
+    assert way_out(offers, 1) == "GPU 0 has 39.0 GiB left: try `--memory 39GiB` or `--share 0.4`"
+    assert way_out(offers, 2) == "GPUs 0-1 have 19.1 GiB left or more: try `--memory 19GiB` or `--share 0.2`"
     assert way_out(offers, 3) == ""
     few = find_offers(snapshot([gpu(0, used_gib=75)]), Request(memory=LEAST))
-    assert way_out(few, 1) == "GPU 0 has 4.1 GiB left: `--memory 4GiB`"
+    assert way_out(few, 1) == "GPU 0 has 4.1 GiB left: try `--memory 4GiB`"
     for words in ({"memory": 39 * GIB}, {"share": 0.4}):
         assert find_offers(snapshot(cards), Request(**words))[0].why == "", "what is named fits"
 

@@ -142,7 +142,7 @@ def test_the_detail_of_a_gpu_makes_no_number_up() -> None:
     ("declared", "words"),
     [
         (ADA[3], "63 % of the GPU's memory, declared 40 %"),
-        (EVERY_KIND[1][3], "63 % of the GPU's memory, declared 30 %, counted together as genv 12"),
+        (EVERY_KIND[1][3], "63 % of the GPU's memory, declared 30 %, in total for genv 12"),
         (UNREADABLE, "63 % of the GPU's memory"),
     ],
 )

@@ -140,7 +140,7 @@ def _share(row: Row) -> Fact:
         return Fact("used", "not known, because its memory is not known", missing=True)
     declared = ""
     if row.limit is not None and row.declared is not None:
-        together = f", counted together as {row.limit.scope}" if row.limit.scope else ""
+        together = f", in total for {row.limit.scope}" if row.limit.scope else ""
         declared = f", declared {percent(row.declared, 100)} %{together}"
     return Fact("used", f"{percent(row.share, 100)} % of the GPU's memory{declared}")
 

@@ -165,7 +165,7 @@ class AcknowledgeDialog(OptionDialog):
         page = self.page
         box = self.query_one("#dialog")
         box.border_title = Content(page.rule)
-        several = f"{self._place + 1} of {len(self._pages)}, left and right show the others"
+        several = f"{self._place + 1} of {len(self._pages)}; press left or right for others"
         box.border_subtitle = Content(several if len(self._pages) > 1 else "")
         if isinstance(page, Mute):
             title, evidence = _mute_words(page)
