@@ -21,6 +21,7 @@ from gpuwatch.commands.reference import COMMANDS
 from gpuwatch.config import load
 from gpuwatch.model import snapshot as model
 from gpuwatch.recorder.messages import check_urls
+from tests import CHECKOUT
 from tests.docs import PACKAGE, TABLES, documents, filled
 
 DESIGN = (PACKAGE / "README.md").read_text()
@@ -163,3 +164,9 @@ def test_every_flag_is_documented() -> None:
 
 def test_every_command_is_documented() -> None:
     assert not [name for name in COMMANDS if f"`gpuwatch {name}` " not in PAGE["commands"]]
+
+
+def test_the_readme_has_the_command_that_runs_the_tests_of_a_fresh_clone() -> None:
+    section = (CHECKOUT / "README.md").read_text().partition("\n## Tests\n")[2].partition("\n## ")[0]
+    (command,) = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+    assert command.rstrip().endswith("python -m tests")
