@@ -15,8 +15,15 @@ import pytest
 from msgspec.structs import replace
 
 from gpuwatch.base.errors import NoThreadError
-from gpuwatch.kill.ending import GRACE_SECONDS, POLL_SECONDS, REAP_SECONDS, Ending, KillChoice, KillState
-from gpuwatch.kill.memory import MEMORY_SECONDS
+from gpuwatch.kill.ending import (
+    GRACE_SECONDS,
+    MEMORY_SECONDS,
+    POLL_SECONDS,
+    REAP_SECONDS,
+    Ending,
+    KillChoice,
+    KillState,
+)
 from gpuwatch.kill.outcome import End, Outcome
 from gpuwatch.kill.pinned import KillTarget, Pinner, open_pidfd, shown_command
 from gpuwatch.kill.run import PinnedRun, find_run

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from gpuwatch.kill.memory import FreedMemory
+from gpuwatch.kill.ending import FreedMemory
 from gpuwatch.kill.outcome import End, Outcome
 from gpuwatch.model.snapshot import Reason
 from tests.support import builders
