@@ -21,8 +21,7 @@ from gpuwatch import cli
 from gpuwatch.analysis.events import Events, Gap
 from gpuwatch.base.units import GIB
 from gpuwatch.commands import report_page
-from gpuwatch.commands.report_charts import Bar, Chart, render_chart
-from gpuwatch.commands.report_page import PageSeries, read_series, render_page, resampled
+from gpuwatch.commands.report_page import Bar, Chart, PageSeries, read_series, render_chart, render_page, resampled
 from tests import browser
 from tests.commands.reporting import HOSTILE, SINCE, page_of, value_minute
 from tests.support.store import HOUR, alert, batch, change, ended, hours, save
