@@ -8,8 +8,7 @@ from typing import Final
 
 from gpuwatch.base.errors import UsageError
 from gpuwatch.commands.console import Console
-from gpuwatch.commands.export_flags import add_export_flags
-from gpuwatch.commands.flags import add_flags
+from gpuwatch.commands.flags import add_export_flags, add_flags
 from gpuwatch.commands.watch import run as watch
 from gpuwatch.sources.sampler_process import SamplerProcess
 

@@ -124,6 +124,25 @@ def parse_list(text: str, allowed: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(map(int, parts)))
 
 
+EXPORT_FLAGS: Final = ("listen", "web_config", "textfile", "per_process", "names")
+"""Attributes of the flags for keys of `[export]`."""
+
+
+def add_export_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags for keys of `[export]`."""
+    parser.add_argument("--listen", metavar="ADDRESS", help="address and port (default 127.0.0.1:9836)")
+    parser.add_argument(
+        "--web-config",
+        metavar="FILE",
+        help="Prometheus's web configuration file, for other machines: TLS, passwords",
+    )
+    parser.add_argument(
+        "--textfile", metavar="DIR", help="write a file for node_exporter into DIR instead of listening"
+    )
+    parser.add_argument("--per-process", metavar="N", help="also metrics of the N largest processes (default 0)")
+    parser.add_argument("--names", metavar="WHICH", help="own: omit the names of other exporters (default: all)")
+
+
 def add_span_flags(parser: argparse.ArgumentParser, default: str) -> None:
     parser.add_argument(
         "--since",

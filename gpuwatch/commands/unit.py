@@ -21,7 +21,7 @@ from gpuwatch.base.files import check_source
 from gpuwatch.base.text import clean
 from gpuwatch.base.units import long_duration, size
 from gpuwatch.commands.console import Console
-from gpuwatch.commands.export_flags import EXPORT_FLAGS
+from gpuwatch.commands.flags import EXPORT_FLAGS
 from gpuwatch.config.keys import is_loopback
 from gpuwatch.config.paths import ADMINISTRATORS
 from gpuwatch.config.reading import merge, read_administrators

@@ -11,25 +11,28 @@ import socket
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from gpuwatch.alerts.alert import MARKS, TROUBLE, Alert
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.rules import RULES
 from gpuwatch.alerts.rules.runs import RunFollower
 from gpuwatch.analysis.events import value_words
+from gpuwatch.base import files
 from gpuwatch.base.errors import GpuwatchError, NoThreadError, UsageError
+from gpuwatch.base.extras import install_hint
 from gpuwatch.base.text import clean
 from gpuwatch.base.threads import Worker, start_thread
 from gpuwatch.base.units import long_duration, parse_duration
 from gpuwatch.commands.console import GREEN, BackgroundConsole
 from gpuwatch.commands.events import COLORS
-from gpuwatch.commands.export_flags import EXPORT_FLAGS, add_export_flags, start_export
-from gpuwatch.commands.flags import RECORDING, add_flags, parse_indices, parse_value
+from gpuwatch.commands.flags import EXPORT_FLAGS, RECORDING, add_export_flags, add_flags, parse_indices, parse_value
 from gpuwatch.commands.startup import (
     Reloader,
     apply_config,
@@ -40,6 +43,7 @@ from gpuwatch.commands.startup import (
     open_source,
 )
 from gpuwatch.commands.unit import AGAIN, print_unit
+from gpuwatch.config.keys import read_flag
 from gpuwatch.config.paths import ADMINISTRATORS
 from gpuwatch.config.types import Config, ExportConfig
 from gpuwatch.model.snapshot import Gpu, SourceState
@@ -47,6 +51,9 @@ from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.recorder.recorder import Sinks
 from gpuwatch.recorder.schema import DAYS, own_store
 from gpuwatch.sources.sampler_process import SamplerProcess
+
+if TYPE_CHECKING:
+    from gpuwatch.export.exporter import Exporter
 
 _ENDED: Final = "✓"
 
@@ -382,3 +389,55 @@ def _has_network() -> bool:
     except OSError:
         return False
     return True
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The exporter, with the flags and the keys of `[export]`
+
+_PATHS: Final = ("web_config", "textfile")
+
+
+def start_export(args: argparse.Namespace, config: Config, stack: ExitStack) -> tuple[Exporter, str]:
+    """Listen, or write the file, until `stack` is closed; return the sink, and a line with the place of its metrics.
+
+    Raises UsageError, which names the flag or the key.
+    """
+    settings = settings_of(args, config.export)
+    if settings.textfile and settings.web_config:
+        raise UsageError("--web-config needs --listen; --textfile opens no port")
+    try:
+        from gpuwatch.export.exporter import TEXTFILE, Exporter, Server, TextFile, parse_address
+    except ImportError as error:
+        raise UsageError(f"the metrics need {clean(str(error.name))}: {install_hint('export')}") from None
+    sink = Exporter(per_process=settings.per_process, names=settings.names, allowances=config.allowance)
+    try:
+        if settings.textfile:
+            folder = Path(settings.textfile).expanduser()
+            if os.geteuid() == 0 and (unsafe := files.check_source(folder / TEXTFILE, missing_ok=True)):
+                raise UsageError(f"--textfile: {unsafe}")
+            stack.callback(TextFile(sink, folder).close, 0.2)
+            return sink, f"metrics go to {clean(settings.textfile)}"
+        web = Path(settings.web_config).expanduser() if settings.web_config else None
+        server = Server(sink, *parse_address(settings.listen), web, settings.hosts)
+        stack.callback(server.close)
+        return sink, f"metrics are at {server.url}"
+    except UsageError as error:  # it names the flag
+        flag, colon, words = str(error).partition(":")
+        key = flag.removeprefix("--").replace("-", "_")
+        if getattr(config.export, key, "") != getattr(ExportConfig(), key, "") and getattr(args, key, None) is None:
+            flag = f"export.{key} in the configuration"
+        raise UsageError(f"{flag}{colon}{words}") from None
+
+
+def settings_of(args: argparse.Namespace, configured: ExportConfig) -> ExportConfig:
+    """Return the settings of `[export]` under the flags; raises UsageError, which names the flag."""
+    given: dict[str, Any] = {
+        name: read_flag(ExportConfig, name, str(Path(text).absolute()) if text and name in _PATHS else text)
+        for name in EXPORT_FLAGS
+        if (text := getattr(args, name, None)) is not None
+    }
+    if "listen" in given and "textfile" in given:
+        raise UsageError("--listen and --textfile cannot be used together: node_exporter serves the file")
+    if "listen" in given:
+        given.setdefault("textfile", "")
+    return replace(configured, **given)

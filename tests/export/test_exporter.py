@@ -20,7 +20,7 @@ import pytest
 from prometheus_client.core import Metric
 
 from gpuwatch.base.errors import UsageError
-from gpuwatch.commands.export_flags import start_export
+from gpuwatch.commands.watch import start_export
 from gpuwatch.config.types import Config
 from gpuwatch.export import exporter as exporting
 from gpuwatch.export.exporter import CONNECTIONS, Exporter, Server, TextFile, parse_address
