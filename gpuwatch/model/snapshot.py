@@ -96,7 +96,7 @@ class Margin(StrEnum):
 
 
 class Knowledge(StrEnum):
-    """State of the search for a process's declarations. Unreadable is not undeclared."""
+    """State of the search for a process's declarations. "Cannot read" does not mean "nothing declared"."""
 
     READ = "read"
     PENDING = "not read yet"
