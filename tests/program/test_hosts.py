@@ -32,7 +32,7 @@ def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: Driver, own_hom
 def test_every_ssh_ends_with_the_program(env: Mapping[str, str]) -> None:
     words = ["--host", "mylab", "--host", "stalled", "--host", "ada@none:2222"]
     with in_terminal(*words, env=env) as terminal:
-        terminal.wait_for(lambda one: "no gpuwatch there" in one.text and "2 GPUs" in one.text)
+        terminal.wait_for(lambda one: "gpuwatch was not found" in one.text and "2 GPUs" in one.text)
         ssh = [one for one in terminal.tree() if one.name() in ("ssh", "sleep")]
         assert len(ssh) >= 2
         terminal.quit()

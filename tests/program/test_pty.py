@@ -79,9 +79,9 @@ def test_any_terminal_that_can_move_its_cursor(busy: Driver, term: str) -> None:
 @pytest.mark.parametrize(
     ("term", "shell", "why"),
     [
-        ("xterm", 'exec "$0" < /dev/null', "stdin is none"),
-        ("xterm", '"$0" | cat; exit 2', "stdout is none"),
-        ("xterm", '"$0" 2> said; code=$?; cat said; exit $code', "stderr is none"),
+        ("xterm", 'exec "$0" < /dev/null', "stdin is not one"),
+        ("xterm", '"$0" | cat; exit 2', "stdout is not one"),
+        ("xterm", '"$0" 2> said; code=$?; cat said; exit $code', "stderr is not one"),
         ("dumb", 'exec "$0"', "TERM is dumb"),
         (None, 'unset TERM; exec "$0"', "TERM is dumb"),
     ],
