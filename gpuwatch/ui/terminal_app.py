@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import sys
@@ -27,8 +28,9 @@ from gpuwatch.base.threads import Worker
 from gpuwatch.ui.draw.keys import THEMES, PaletteCommand
 from gpuwatch.ui.draw.layout import MIN_WIDTH
 from gpuwatch.ui.draw.theme import DARK, LIGHT, PALETTES, Palette, StyleSet, make_styles, theme_id
+from gpuwatch.ui.driver import AsciiOnly, NoColors, TolerantDriver
 from gpuwatch.ui.options import Options
-from gpuwatch.ui.terminal import AsciiOnly, ExitWatchdog, NoColors, TolerantDriver, is_utf8_terminal
+from gpuwatch.ui.terminal import ExitWatchdog, is_utf8_terminal
 
 SETTLED: Final = 5.0
 """Seconds after which all lasting objects exist. Garbage is collected only from then on, and without these:
@@ -171,9 +173,7 @@ class TerminalApp(App[int]):
 
     def run_to_exit_code(self) -> int:
         """Run until the user quits; return the exit code. Raises NoThreadError where a terminal thread cannot start."""
-        self._watchdog = ExitWatchdog(
-            lambda code: self.exit(return_code=code), sys.stdin.fileno(), hang_up=self.action_reload
-        )
+        self._watchdog = ExitWatchdog(sys.stdin.fileno())
         self._watchdog.begin()
         try:
             self.run()
@@ -211,7 +211,9 @@ class TerminalApp(App[int]):
         self.theme_changed_signal.subscribe(self, lambda _theme: self._on_theme())
         if self._watchdog is not None:
             self.style_set = self._make_styles()
-            self._watchdog.start()
+            self._watchdog.start(
+                asyncio.get_running_loop(), lambda code: self.exit(return_code=code), self.action_reload
+            )
             self.set_timer(SETTLED, _enable_collector, name="settled")
         if self.style_set.glyphs.ascii:
             self._filters.append(AsciiOnly())

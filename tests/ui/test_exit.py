@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from pathlib import Path
@@ -54,12 +55,12 @@ async def test_a_signal_that_comes_before_the_event_loop_ends_the_program_too() 
     asked: list[int] = []
     master, terminal = os.openpty()
     before = signal.signal(signal.SIGTERM, lambda *_: None)
-    watchdog = ExitWatchdog(asked.append, terminal, patience=600.0)
+    watchdog = ExitWatchdog(terminal, patience=600.0)
     try:
         watchdog.begin()
         signal.raise_signal(signal.SIGTERM)
         assert asked == []
-        watchdog.start()
+        watchdog.start(asyncio.get_running_loop(), asked.append, lambda: None)
         assert asked == [143]
     finally:
         watchdog.close()
