@@ -17,20 +17,13 @@ from rich.style import Style as RichStyle
 from textual._compositor import ChopsUpdate, Compositor, CompositorUpdate
 from textual.screen import Screen
 
+from gpuwatch.ui.draw import sgr
 from gpuwatch.ui.draw.lines import Line, crop
 from gpuwatch.ui.draw.theme import Style
-from gpuwatch.ui.widgets.panels import LinePanel, rich_style
+from gpuwatch.ui.widgets.panels import LinePanel
 
-_ATTRIBUTES = (
-    ("bold", "1", "22"),
-    ("dim", "2", "22"),
-    ("italic", "3", "23"),
-    ("underline", "4", "24"),
-    ("blink", "5", "25"),
-    ("reverse", "7", "27"),
-    ("strike", "9", "29"),
-)
-"""Attributes of text: the name in Rich, and the SGR codes that turn the attribute on and off."""
+COLORS: Final = {ColorSystem.STANDARD: 16, ColorSystem.EIGHT_BIT: 256}
+"""Number of colours of the systems of Rich with fewer than 2^24."""
 _PLAIN: Final = Style()
 
 
@@ -64,7 +57,7 @@ class PartialUpdate(CompositorUpdate):
                 out.append(text)
                 x += cells
             position = (x, y)
-        if _codes(style, system) != ("", "", ""):
+        if _codes(style, system) != sgr.Codes():
             out.append("\x1b[0m")
         return "".join(out)
 
@@ -107,35 +100,20 @@ def _runs_of_chops(update: ChopsUpdate) -> Iterable[CellRun]:
 @lru_cache(4096)
 def _transition(old: Style | RichStyle | None, new: Style | RichStyle, system: ColorSystem) -> str:
     """Return the SGR sequence that leads from one style to another."""
-    before, after = _codes(old, system), _codes(new, system)
-    if before == after:
-        return ""
-    if (before[1] and not after[1]) or (before[2] and not after[2]):  # only a reset leads back to the terminal's colour
-        codes = ["0", *after]
-    else:
-        codes = [*_switches(before[0], after[0]), *(a for a, b in zip(after[1:], before[1:], strict=True) if a != b)]
-    return f"\x1b[{';'.join(code for code in codes if code)}m"
-
-
-def _switches(old: str, new: str) -> list[str]:
-    """Return the SGR codes that lead from one set of attributes to another."""
-    before, after = set(old.split(";")), set(new.split(";"))
-    off = {code for _, on, code in _ATTRIBUTES if on in before - after}
-    # 22 ends bold and dim alike: the one that stays is turned on again.
-    return sorted(off) + [on for _, on, code in _ATTRIBUTES if on in after and (on not in before or code in off)]
+    return sgr.transition(_codes(old, system), _codes(new, system))
 
 
 @lru_cache(1024)
-def _codes(style: Style | RichStyle | None, system: ColorSystem) -> tuple[str, str, str]:
-    """Return the attributes, the foreground and the background of a style, in SGR codes."""
+def _codes(style: Style | RichStyle | None, system: ColorSystem) -> sgr.Codes:
+    """Return the SGR codes of a style of ours, or of Rich's in a widget of Textual's."""
     if style is None:
-        return ("", "", "")
+        return sgr.Codes()
     if isinstance(style, Style):
-        style = rich_style(style)
-    attributes = ";".join(on for name, on, _ in _ATTRIBUTES if getattr(style, name))
+        return sgr.codes(style, COLORS.get(system, sgr.TRUECOLOR))
+    attributes = ";".join(on for name, on, _ in sgr.ATTRIBUTES if getattr(style, name))
     foreground = ";".join(style.color.downgrade(system).get_ansi_codes()) if style.color else ""
     background = ";".join(style.bgcolor.downgrade(system).get_ansi_codes(foreground=False)) if style.bgcolor else ""
-    return (attributes, foreground, background)
+    return sgr.Codes(attributes, foreground, background)
 
 
 def is_covered(screen: Screen[Any]) -> bool:

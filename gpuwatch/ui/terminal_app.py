@@ -12,14 +12,12 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any, ClassVar, Final, cast
 
-from msgspec.structs import replace
 from textual import events
 from textual.app import App
-from textual.color import Color
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.filter import Monochrome
 from textual.screen import Screen
-from textual.theme import BUILTIN_THEMES, Theme
+from textual.theme import Theme
 
 from gpuwatch.base import files
 from gpuwatch.base.errors import NoThreadError
@@ -27,7 +25,7 @@ from gpuwatch.base.text import clean
 from gpuwatch.base.threads import Worker
 from gpuwatch.ui.draw.keys import THEMES, PaletteCommand
 from gpuwatch.ui.draw.layout import MIN_WIDTH
-from gpuwatch.ui.draw.theme import DARK, LIGHT, PALETTES, Palette, StyleSet, make_styles, theme_id
+from gpuwatch.ui.draw.theme import PALETTES, StyleSet, make_styles, theme_id
 from gpuwatch.ui.driver import AsciiOnly, NoColors, TolerantDriver
 from gpuwatch.ui.options import Options
 from gpuwatch.ui.terminal import ExitWatchdog, is_utf8_terminal
@@ -61,35 +59,6 @@ def themes() -> tuple[Theme, ...]:
             dark=palette.dark,
         )
         for name, palette in PALETTES.items()
-    )
-
-
-def palette_of(theme: str) -> Palette:
-    """Return the palette of a theme by its Textual name; an unknown name means the dark theme.
-
-    Textual's themes have their own colours for text and backgrounds, as Textual makes them, and the owners' colours of
-    gpuwatch's theme. Those in the terminal's own colours, which no part of a bar can be blended with, are gpuwatch's.
-    """
-    if theme in PALETTES or theme not in BUILTIN_THEMES:
-        return PALETTES.get(theme, DARK)
-    colors = BUILTIN_THEMES[theme].to_color_system().generate()
-    own = DARK if BUILTIN_THEMES[theme].dark else LIGHT
-    base, text = Color.parse(colors["background"]), Color.parse(colors["foreground"])
-    if base.ansi is not None:
-        return own
-    return replace(
-        own,
-        text=text.hex,
-        strong=text.hex,
-        muted=base.blend(text, 0.75).hex,
-        faint=base.blend(text, 0.4).hex,
-        critical=colors["text-error"],
-        warning=colors["text-warning"],
-        note=colors["text-primary"],
-        base=base.hex,
-        band=colors["panel"],
-        track=colors["surface"],
-        cursor=colors["primary-muted"],
     )
 
 
@@ -136,7 +105,6 @@ class TerminalApp(App[int]):
         ascii_only = self.options.ascii or (self._watchdog is not None and not is_utf8_terminal())
         return make_styles(
             self.theme,
-            palette_of(self.theme),
             ascii_only=ascii_only,
             colors=self._colors(),
             slots=self._hues,

@@ -100,6 +100,54 @@ LIGHT: Final = Palette(
     heat=("#e9ebee", "#d0dff2", "#b5d0f3", "#9ac1f4", "#7db0f3"),
 )
 PALETTES: Final = {"gpuwatch-dark": DARK, "gpuwatch-light": LIGHT}
+"""Palettes of gpuwatch's own themes, by their Textual names."""
+
+# Made by Textual 8.2 from its themes (`Theme.to_color_system().generate()`); tests/ui/draw/test_theme.py makes them
+# again. Muted is 75 % of the text on the base, faint 40 %. Themes in the terminal's own colours are missing: no part of a
+# bar can be blended with those.
+_TEXTUAL: Final = """
+                            text   muted  faint  crit.  warn.  note   base   band   track  cursor
+textual-dark          dark  e0e0e0 acacac 646464 d17e92 ffc473 57a5e2 121212 242f38 1e1e1e 0c304c
+textual-light         light 1f1f1f 4f4f4f 929292 7a273c a86d1c 002d4f e0e0e0 d0d0d0 d8d8d8 9cb1c0
+nord                  dark  d8dee9 adb3be 727883 d4969c f1dcb2 b0d5df 2e3440 434c5e 3b4252 495e6b
+gruvbox               dark  fbf1c7 c6be9f 7c7867 fc8679 feab67 aec3bb 282828 504945 3c3836 434d49
+catppuccin-mocha      dark  cdd6f4 9fa6c0 606477 f6b5c8 fbecca f8d6ef 181825 45475a 313244 5a4b5f
+dracula               dark  f8f8f2 c4c4c3 7b7c81 ff8e8e ffd09d d3b7fb 282a36 313442 2b2e3b 544970
+tokyo-night           dark  a9b1d6 858baa 53576c f9a4b4 eaca9b d2bcf9 1a1b26 414868 24283b 4a4164
+monokai               dark  d6d6d6 aaaaa9 6d6d6a fb6fa1 fdba6b c9abff 272822 3e3d32 2e2e2e 4f4264
+flexoki               dark  fffcf0 c3c0b7 6f6d69 ca7671 c8ad57 6b94c4 100f0f 282726 1c1b1a 14263c
+catppuccin-latte      light 4c4f69 74778c adb0bd 8a0925 935d13 59259d eff1f5 ccd0da e6e9ef d0b9f3
+catppuccin-frappe     dark  c6d0f5 a0a9c9 6c728c efacad eddab5 dcbeee 303446 51576d 414559 5e5376
+catppuccin-macchiato  dark  cad3f5 a0a8c6 666b84 f3afb9 f3e2bf d9c0f9 24273a 494d64 363a4f 544b72
+solarized-light       light 586e75 819090 bbbfb7 91211f 85310e 195b8a fdf6e3 eee8d5 eee8d5 bcd5dd
+solarized-dark        dark  839496 62797e 34555c e77775 dc8865 6fb2e1 002b36 073642 073642 0b4764
+rose-pine             dark  e0def4 aeacc0 686677 f19fb7 f9d6a5 d8c4ef 191724 26233a 1f1d2e 4c425e
+rose-pine-moon        dark  e0def4 b0aec4 6e6c82 f19fb7 f9d6a5 d8c4ef 232136 393552 2a273f 53496b
+rose-pine-dawn        light 575279 7f7a96 b8b3be 764150 9a6722 5f506f faf4ed f2e9e1 fffaf3 dacfd8
+atom-one-dark         dark  abb2bf 8a909c 5c616b f59797 e9cc92 96caf4 282c34 4f5666 3b414d 39536c
+atom-one-light        light 383a42 686a70 acadb0 9f2929 8e8f24 2a4f9f fafafa cccccc e0e0e0 c2d3f7
+"""
+
+
+def _textual_palettes() -> dict[str, Palette]:
+    titles, *rows = _TEXTUAL.strip().splitlines()
+    names = titles.replace("crit.", "critical").replace("warn.", "warning").split()
+    found = {}
+    for theme, kind, *colors in map(str.split, rows):
+        parts = {name: f"#{color}" for name, color in zip(names, colors, strict=True)}
+        found[theme] = replace(DARK if kind == "dark" else LIGHT, strong=parts["text"], **parts)
+    return found
+
+
+def palette_of(theme: str) -> Palette:
+    """Return the palette of a theme by its Textual name; an unknown name means the dark theme.
+
+    Textual's themes have their own colours for text and backgrounds, and the owners' colours of gpuwatch's theme.
+    """
+    if theme in PALETTES:
+        return PALETTES[theme]
+    return _textual_palettes().get(theme) or (LIGHT if theme == "ansi-light" else DARK)
+
 
 # Over ssh a terminal usually says that it has 256 colours, and there muted hues fall together: these are of that table.
 _TABLE_DARK = "#5f5f00 #005f5f #875faf #005f00 #005f87 #875f87 #00875f #005faf #4e4e4e"
@@ -409,19 +457,18 @@ class StyleSet(msgspec.Struct, frozen=True, dict=True):
 
 def make_styles(
     theme: str,
-    palette: Palette | None = None,
     *,
     ascii_only: bool = False,
     colors: int = 1 << 24,
     slots: dict[int, int] | None = None,
     initials: dict[int, str] | None = None,
 ) -> StyleSet:
-    """Return the styles of a theme by its Textual name; an unknown name without a palette means the dark theme.
+    """Return the styles of a theme by its Textual name.
 
-    `palette` is that of a theme of Textual's. `colors` is the terminal's number of colours; 0 for none. `slots` and
-    `initials` are people's colours and initials in the styles before.
+    `colors` is the terminal's number of colours; 0 for none. `slots` and `initials` are people's colours and initials
+    in the styles before.
     """
-    palette = palette or PALETTES.get(theme, DARK)
+    palette = palette_of(theme)
     if colors == 256:
         palette = _in_256(theme, palette)
     elif 0 < colors <= 16:

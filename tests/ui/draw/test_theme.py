@@ -9,13 +9,14 @@ from typing import Final, get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import asdict, replace
 from rich.cells import cell_len
 from rich.color import Color, ColorSystem
+from textual.color import Color as TextualColor
 from textual.theme import BUILTIN_THEMES
 
 from gpuwatch.config.types import Theme
-from gpuwatch.ui.draw.theme import SLOTS, Background, Role, StyleSet, make_styles, theme_id
-from gpuwatch.ui.terminal_app import palette_of
+from gpuwatch.ui.draw.theme import DARK, LIGHT, SLOTS, Background, Role, StyleSet, make_styles, palette_of, theme_id
 
 THEMES: Final = ("gpuwatch-dark", "gpuwatch-light")
 BACKGROUNDS: Final[tuple[Background, ...]] = ("base", "band", "track", "cursor")
@@ -182,13 +183,40 @@ def test_no_two_people_have_both_the_same_initial_and_colour(people: dict[int, s
 
 
 TEXTUAL: Final = tuple(BUILTIN_THEMES)
+
+
+@pytest.mark.parametrize("theme", TEXTUAL)
+def test_the_table_has_the_colours_that_textual_makes_of_its_themes(theme: str) -> None:
+    made = BUILTIN_THEMES[theme].to_color_system().generate()
+    own = DARK if BUILTIN_THEMES[theme].dark else LIGHT
+    base, text = TextualColor.parse(made["background"]), TextualColor.parse(made["foreground"])
+    expected = own
+    if base.ansi is None:
+        expected = replace(
+            own,
+            text=text.hex,
+            strong=text.hex,
+            muted=base.blend(text, 0.75).hex,
+            faint=base.blend(text, 0.4).hex,
+            critical=made["text-error"],
+            warning=made["text-warning"],
+            note=made["text-primary"],
+            base=base.hex,
+            band=made["panel"],
+            track=made["surface"],
+            cursor=made["primary-muted"],
+        )
+    in_small = {name: value.lower() for name, value in asdict(expected).items() if isinstance(value, str)}
+    assert replace(expected, **in_small) == palette_of(theme)
+
+
 ROLES: Final[tuple[Role, ...]] = ("text", "strong", "muted", "critical", "warning", "note")
 
 
 @pytest.mark.parametrize("theme", [*THEMES, *TEXTUAL])
 @pytest.mark.parametrize("colors", [1 << 24, 256])
 def test_no_person_has_a_colour_that_looks_like_a_severity(theme: str, colors: int) -> None:
-    styles, system = make_styles(theme, palette_of(theme), colors=colors), SYSTEMS[colors]
+    styles, system = make_styles(theme, colors=colors), SYSTEMS[colors]
     severities = [seen(styles(role).color, system) for role in ("critical", "warning")]
     owners = [styles.owner(uid) for uid in range(SLOTS)]
     people = [color for one in owners for color in (one.fill.background, one.swatches["base"].color)]
@@ -201,7 +229,7 @@ def test_the_configuration_names_every_theme() -> None:
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_text_has_a_contrast_of_4_5_on_every_ground(theme: str) -> None:
-    styles, system = make_styles(theme, palette_of(theme)), ColorSystem.TRUECOLOR
+    styles, system = make_styles(theme), ColorSystem.TRUECOLOR
     for role, background in product(ROLES, BACKGROUNDS):
         style = styles(role, background)
         assert contrast(seen(style.color, system), seen(style.background, system)) >= 4.5, (role, background)
