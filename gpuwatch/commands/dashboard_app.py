@@ -1,11 +1,11 @@
 """Assembly of the dashboard of this machine: the monitor, the app, and what the app asks for.
 
-The monitor starts before Textual is imported, so that real data is there by the first paint. Parts whose imports are
-slow or large are made later:
+The monitor starts first, then the first frame is drawn, then Textual is imported. Parts whose imports are slow or large
+are made later:
 
 | part    | what it is                  | made by                        | when                               |
 |---------|-----------------------------|--------------------------------|------------------------------------|
-| app     | GpuwatchApp, HostsApp       | `show`                         | while the first snapshot comes     |
+| app     | GpuwatchApp, HostsApp       | `show`                         | after the first frame is drawn     |
 | sinks   | recorder, messages, …       | a thread of `LateSinks`        | after the first screen             |
 | ender   | Pinner, DemoEnder           | the app                        | with the first process to be ended |
 | events  | EventsReader, the demo's    | a thread of a screen           | with the first list or graph       |
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import threading
 import time
 from collections.abc import Sequence
@@ -49,9 +50,12 @@ if TYPE_CHECKING:
     from gpuwatch.recorder.recorder import Sinks
     from gpuwatch.sources.demo import DemoSource
     from gpuwatch.ui.app import GpuwatchApp
+    from gpuwatch.ui.first_frame import FirstFrame
 
 SETTLED_S: Final = 1.5
 """Seconds for which the dashboard holds back its first screen in case there is no driver at all."""
+EARLY_S: Final = 0.1
+"""Seconds for which the first frame is waited for before the import of Textual begins."""
 SEEN_S: Final = 0.3
 """Seconds from the first screen until the sinks are made: by then the screen is fully drawn."""
 CLOSING_S: Final = 0.3
@@ -84,11 +88,17 @@ def show(
     reloader = Reloader(args, config, apply)
     prepare_memory()
     start_thread(watch)
+    first: FirstFrame | None = None
     try:
+        options = remembered.over(dashboard_options(config, seconds, first_filter=first_filter))
+        if not config.hosts or args.demo:
+            from gpuwatch.ui.first_frame import FirstFrame
+
+            first = FirstFrame(options)
+            _show_first(watch, first)
         from gpuwatch.ui.app import GpuwatchApp
 
         _check_first(watch, wait=args.wait)
-        options = remembered.over(dashboard_options(config, seconds, first_filter=first_filter))
         helpers = _helpers(
             source, args, remembered, reloader, DashboardReloader(reloader, args, seconds, remembered, "tmux")
         )
@@ -97,11 +107,13 @@ def show(
 
             app: GpuwatchApp = make_app(config, options, helpers, watch)
         else:
-            app = GpuwatchApp(watch=watch, options=options, helpers=helpers)
+            app = GpuwatchApp(watch=watch, options=options, helpers=helpers, first=first)
         watch.publish = partial(app.publish, watch=watch)
         sinks.open(app)
         return app.run_to_exit_code()
     finally:
+        if first is not None:
+            first.close()
         watch.stop()
         if recording is not None:
             recording.close(CLOSING_S)
@@ -124,6 +136,24 @@ def _helpers(
         remember=remembered.save,
         notice=remembered.notice,
     )
+
+
+_TEXTUAL: Final = ("textual.css.stylesheet", "textual.widget", "textual.screen", "textual.app")
+"""Modules that are imported one by one while the first snapshot does not come."""
+
+
+def _show_first(watch: Monitor, first: FirstFrame) -> None:
+    """Show the first frame as soon as it comes, if there is a GPU in it, and it comes before Textual is imported."""
+    deadline = time.monotonic() + EARLY_S
+    while watch.newest is None and time.monotonic() < deadline:
+        time.sleep(0.001)
+    for name in _TEXTUAL:
+        if watch.newest is not None:
+            break
+        importlib.import_module(name)
+    frame = watch.newest
+    if frame is not None and frame.snapshot.gpus:
+        first.show(frame)
 
 
 def _check_first(watch: Monitor, *, wait: bool) -> None:

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast
 
 from rich.text import Text
 from textual.binding import BindingsMap, BindingType
@@ -27,9 +27,10 @@ from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.ui.actions import Actions, make_bindings
 from gpuwatch.ui.dashboard import Dashboard
 from gpuwatch.ui.desktop import Osc, clipboard, notification
+from gpuwatch.ui.draw.dashboard import DashboardState
 from gpuwatch.ui.draw.keys import KEYS, BoundKey, PaletteCommand, commands, dashboard_keys, keymap
 from gpuwatch.ui.draw.theme import theme_id
-from gpuwatch.ui.draw.view import View, mark_of, strays_of, subject_of
+from gpuwatch.ui.draw.view import View, mark_of, refused_actions, strays_of, subject_of, view_of
 from gpuwatch.ui.options import Helpers, Options, Reloading
 from gpuwatch.ui.partial_updates import is_covered
 from gpuwatch.ui.terminal_app import TerminalApp
@@ -37,9 +38,12 @@ from gpuwatch.ui.widgets.panels import Alerts, Footer, ListPanel
 from gpuwatch.ui.widgets.prompt import Prompt
 
 if TYPE_CHECKING:
+    from textual.screen import Screen
+
     from gpuwatch.analysis.strays import Stray, StrayReport
     from gpuwatch.kill.ending import KillChoice
     from gpuwatch.kill.queue import KillQueue
+    from gpuwatch.ui.first_frame import FirstFrame
     from gpuwatch.ui.screens.end_dialog import EndDialogs
 
 
@@ -121,6 +125,9 @@ def _notify_desktop(app: GpuwatchApp, raised: Sequence[Alert], frame: Frame) -> 
 CLOSING_SECONDS: Final = 0.3
 """Seconds to wait, when the program quits, for the audit records of processes that are being ended."""
 
+COVERED_SECONDS: Final = 2.0
+"""Longest time for which the first frame stays while the app draws nothing complete."""
+
 ENDED: Final = 500
 """Largest number of ended alerts that the dashboard keeps."""
 
@@ -140,9 +147,10 @@ class GpuwatchApp(TerminalApp):
         options: Options | None = None,
         helpers: Helpers | None = None,
         clock: Callable[[], float] = time.monotonic,
+        first: FirstFrame | None = None,
     ) -> None:
-        """Without `watch` the app draws only the frames passed to `publish`."""
-        super().__init__(options)
+        """Without `watch` the app draws only the frames passed to `publish`. `first` may be on the terminal already."""
+        super().__init__(options, first)
         self.watching = watch
         self.helpers = helpers or Helpers()
         self.end_dialogs: EndDialogs | None = None
@@ -157,7 +165,9 @@ class GpuwatchApp(TerminalApp):
         """Keys for the footer, the help and the palette."""
         self._bindings = BindingsMap(make_bindings(self.keys))
         self.set_keymap(keymap(self.options.keys))
-        self.dashboard = Dashboard()
+        self.dashboard = Dashboard(first.state if first is not None else DashboardState())
+        self._covered = first is not None and first.shown
+        """Whether the first frame, drawn before this app, is still on screen."""
         self.clock = clock
         self._began = clock()
         self._paused_at: float | None = None
@@ -190,14 +200,12 @@ class GpuwatchApp(TerminalApp):
 
     def on_mount(self) -> None:
         """Apply the options, and draw a frame that has already come."""
-        panel = self.dashboard.processes
-        panel.mine = self.options.mine
-        panel.chosen = self.options.columns
-        panel.by = self.options.order
+        with contextlib.suppress(FilterError):  # `reset_filter` tells the user
+            self.dashboard.state.set_options(self.options)
+        self.reset_filter()
         self._chosen = self._choices()
         if self.helpers.notice:
             self.notify(self.helpers.notice, severity="warning", markup=False, timeout=8)
-        self.reset_filter()
         self.begin_drawing()
         if self.has_terminal:
             self.app_resume_signal.subscribe(self, lambda _app: self.action_retry(quiet=True))
@@ -210,13 +218,10 @@ class GpuwatchApp(TerminalApp):
 
     def reset_filter(self) -> None:
         """Show the processes that the options ask for."""
-        panel = self.dashboard.processes
         try:
-            user = clean(self.options.user)
-            words = [f"user:{user}"] * bool(user) + [self.options.filter] * bool(self.options.filter)
-            panel.filter = Filter.parse(" ".join(words), self.options.filters)
+            self.dashboard.state.reset_filter(self.options)
             if self.options.filter:
-                self.dashboard.prompt.sought = panel.filter
+                self.dashboard.prompt.sought = self.dashboard.processes.filter
         except FilterError as error:
             self.notify(str(error), severity="warning", markup=False)
 
@@ -290,6 +295,16 @@ class GpuwatchApp(TerminalApp):
             else:
                 self.dashboard.draw(self._view(self.frame, now))
 
+    def _display(self, screen: Screen[Any], renderable: Any) -> None:
+        """Send a drawing to the terminal; the first frame, drawn before this app, stays until all lines have places."""
+        if self._covered:
+            waited = self.clock() - self._began > COVERED_SECONDS
+            if screen is self.dashboard and not self.dashboard.is_laid_out and not waited:
+                return
+            self._covered = False
+            renderable = screen._compositor.render_full_update()  # what was not sent is missing
+        super()._display(screen, renderable)
+
     def _choices(self) -> dict[str, object]:
         """Return what is remembered for the next start, by the fields of `choices.Choices`."""
         return {
@@ -308,9 +323,7 @@ class GpuwatchApp(TerminalApp):
 
     def _view(self, frame: Frame, now: float) -> View:
         paused = None if self._paused_at is None else now - self._paused_at
-        strays = {one.key: one for one in self.strays_of(frame).strays}
-        key = next(iter(self.options.keys.of("strays")), "")
-        return View(frame, now, self.style_set, self.interval, paused, self.options.read_only, strays, key)
+        return view_of(frame, now, self.style_set, self.options, self.strays_of(frame), self.interval, paused)
 
     def strays_of(self, frame: Frame) -> StrayReport:
         """Return the strays among the viewer's processes in a frame; the last frame is searched once."""
@@ -494,7 +507,7 @@ class GpuwatchApp(TerminalApp):
     @property
     def refused(self) -> frozenset[str]:
         """Actions that would be refused on any screen: no footer shows them."""
-        return frozenset({"end_process", "select", "end"}) if self.options.read_only else frozenset()
+        return refused_actions(self.options)
 
     def may_end(self) -> bool:
         """Return whether processes can be ended; if not, tell the user why."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from textual import events
 from textual.app import ComposeResult
@@ -36,10 +36,10 @@ class Dashboard(Screen[None]):
 
     AUTO_FOCUS = ""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, state: DashboardState) -> None:
+        super().__init__()
         self._compositor = PartialUpdateCompositor()
-        self.state = DashboardState()
+        self.state = state
         self.gpus, self.processes = self.state.gpus, self.state.processes
         self.drawn = Drawn()
         """What is on screen."""
@@ -99,6 +99,13 @@ class Dashboard(Screen[None]):
         self.notice.show(drawn.notice)
         if drawn.footer is not None:
             self.footer.show_keys(drawn.footer)
+
+    @property
+    def is_laid_out(self) -> bool:
+        """Whether all lines of the last drawing have their places on screen; not before the first drawing."""
+        return self.drawn.layout is not None and all(
+            panel.size.height == len(panel.lines) for panel in self.query(LinePanel) if panel.display
+        )
 
     def out_of_sight(self, alerts: Sequence[Alert], frame: Frame) -> list[Alert]:
         """Return the alerts that had no line in the last drawing, which was of `frame`; none where that was tiny."""

@@ -6,7 +6,7 @@ import codecs
 import contextlib
 import os
 import select
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -20,7 +20,13 @@ from textual.message import Message
 
 from gpuwatch.base.errors import NoThreadError
 from gpuwatch.base.threads import no_thread_error
+from gpuwatch.ui.first_frame import ALTERNATE_SCREEN
 from gpuwatch.ui.terminal import bounded
+
+if TYPE_CHECKING:
+    from textual.app import App
+
+    from gpuwatch.ui.first_frame import FirstFrame
 
 
 class NoColors(LineFilter):
@@ -68,8 +74,12 @@ class TolerantDriver(LinuxDriver):
 
     _given_back = False
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(self, app: App[Any], *, first: FirstFrame | None, **options: Any) -> None:
+        """`first` may be on the terminal already, on its alternate screen."""
+        super().__init__(app, **options)
+        self._first = first
+        self._modes_before: list[Any] | None = None
+        """Modes of the terminal before the first frame; None where Textual has read them itself."""
         self._size = self._size or self._get_terminal_size()
         self._input_end = os.eventfd(0, os.EFD_NONBLOCK)
         """Event that ends the thread that reads keys."""
@@ -81,8 +91,14 @@ class TolerantDriver(LinuxDriver):
     def start_application_mode(self) -> None:
         """Put the terminal into the mode of a full-screen program; raises SystemExit."""
         self._given_back = False
+        first = self._first
+        if first is not None:
+            self._modes_before = first.hand_over()
         try:
             super().start_application_mode()  # type: ignore[no-untyped-call]
+            if first is not None:
+                self._first = None
+                first.resend_stop()
         except RuntimeError:
             if self._writes() and self._key_thread is not None and self._key_thread.ident is not None:
                 raise
@@ -105,10 +121,14 @@ class TolerantDriver(LinuxDriver):
         """Restore the terminal, once."""
         if not self._given_back:
             self._given_back = True
+            if self._modes_before is not None:
+                self.attrs_before, self._modes_before = self._modes_before, None
             super().stop_application_mode()
 
     def write(self, data: str) -> None:
         """Write to the terminal; directly if the thread that writes was not started."""
+        if data == ALTERNATE_SCREEN and self._first is not None and self._modes_before is not None:
+            return  # to enter it again would clear it
         if self._writes():
             super().write(data)
         else:

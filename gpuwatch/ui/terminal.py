@@ -64,6 +64,7 @@ class ExitWatchdog:
         self._patience = patience
         self._news: SimpleQueue[int | None] = SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._begun = False
         self._early: int | None = None
         """Exit code of a signal that came before the event loop."""
         self._before: dict[signal.Signals, Any] = {}
@@ -72,8 +73,11 @@ class ExitWatchdog:
             self._modes = termios.tcgetattr(descriptor)
 
     def begin(self) -> None:
-        """Start the thread and install the signal handlers, before the first screen; raises NoThreadError."""
+        """Start the thread and install the signal handlers, once, before the first screen; raises NoThreadError."""
+        if self._begun:
+            return
         start_thread(threading.Thread(target=self._watch, name="gpuwatch-exit-watchdog", daemon=True))
+        self._begun = True
         for number in EXIT_SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._on_signal)

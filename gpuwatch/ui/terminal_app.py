@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from textwrap import wrap
-from typing import Any, ClassVar, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from textual import events
 from textual.app import App
@@ -29,6 +29,11 @@ from gpuwatch.ui.draw.theme import PALETTES, StyleSet, make_styles, theme_id
 from gpuwatch.ui.driver import AsciiOnly, NoColors, TolerantDriver
 from gpuwatch.ui.options import Options
 from gpuwatch.ui.terminal import ExitWatchdog, is_utf8_terminal
+
+if TYPE_CHECKING:
+    from textual.driver import Driver
+
+    from gpuwatch.ui.first_frame import FirstFrame
 
 SETTLED: Final = 5.0
 """Seconds after which all lasting objects exist. Garbage is collected only from then on, and without these:
@@ -87,29 +92,24 @@ class TerminalApp(App[int]):
     NOTIFICATION_TIMEOUT = 6
     COMMANDS: ClassVar[set[Any]] = {GpuwatchCommands}
 
-    def __init__(self, options: Options | None = None) -> None:
-        super().__init__(driver_class=TolerantDriver)
+    def __init__(self, options: Options | None = None, first: FirstFrame | None = None) -> None:
+        """`first` may be on the terminal already."""
+        super().__init__(driver_class=cast("type[Driver]", partial(TolerantDriver, first=first)))
         self.options = options or Options()
+        self.first = first
         self._backgrounds: dict[str, Worker] = {}
         self._watchdog: ExitWatchdog | None = None
         if self.no_color:
             self._filters = [NoColors() if isinstance(one, Monochrome) else one for one in self._filters]
-        self._hues: dict[int, int] = {}
-        self._initials: dict[int, str] = {}
         for theme in themes():
             self.register_theme(theme)
         self.theme = theme_id(self.options.theme)
-        self.style_set: StyleSet = self._make_styles()
+        self.style_set = self._make_styles(first.styles if first is not None else None)
 
-    def _make_styles(self) -> StyleSet:
+    def _make_styles(self, before: StyleSet | None = None) -> StyleSet:
+        """Return the styles of the theme; people keep their colours and initials of the styles `before`."""
         ascii_only = self.options.ascii or (self._watchdog is not None and not is_utf8_terminal())
-        return make_styles(
-            self.theme,
-            ascii_only=ascii_only,
-            colors=self._colors(),
-            slots=self._hues,
-            initials=self._initials,
-        )
+        return make_styles(self.theme, ascii_only=ascii_only, colors=self._colors(), before=before)
 
     def _colors(self) -> int:
         if self.no_color:
@@ -141,7 +141,7 @@ class TerminalApp(App[int]):
 
     def run_to_exit_code(self) -> int:
         """Run until the user quits; return the exit code. Raises NoThreadError where a terminal thread cannot start."""
-        self._watchdog = ExitWatchdog(sys.stdin.fileno())
+        self._watchdog = self.first.watchdog if self.first is not None else ExitWatchdog(sys.stdin.fileno())
         self._watchdog.begin()
         try:
             self.run()
@@ -178,7 +178,7 @@ class TerminalApp(App[int]):
         """Learn what the terminal can show; called once, when the application is mounted."""
         self.theme_changed_signal.subscribe(self, lambda _theme: self._on_theme())
         if self._watchdog is not None:
-            self.style_set = self._make_styles()
+            self.style_set = self._make_styles(self.style_set)
             self._watchdog.start(
                 asyncio.get_running_loop(), lambda code: self.exit(return_code=code), self.action_reload
             )
@@ -198,7 +198,7 @@ class TerminalApp(App[int]):
             self.screen.refresh()
 
     def _on_theme(self) -> None:
-        self.style_set = self._make_styles()
+        self.style_set = self._make_styles(self.style_set)
         for screen in self.screen_stack:
             if hasattr(screen, "restyle"):
                 screen.restyle(self.style_set)

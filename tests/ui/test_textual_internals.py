@@ -20,6 +20,7 @@ import gpuwatch
 TEXTUAL: Final = "Textual 8.2.8"
 RICH: Final = "Rich 15.0.0"
 INTERNALS: Final = {
+    "App._display": (TEXTUAL, "overridden: what was drawn before the app stays until all is laid out"),
     "App._driver": (TEXTUAL, "writes a sequence for the terminal (clipboard, notification) past the screen"),
     "App._exit": (TEXTUAL, "an error while the program quits is none: widgets are no longer mounted"),
     "App._filters": (TEXTUAL, "draws without colours, or in ASCII alone: no public way replaces a filter"),

@@ -168,8 +168,6 @@ class HostsApp(GpuwatchApp):
         self.frame = self.newest = self._paused_at = self._stray_report = None
         self._began = self.clock()
         self.ended.clear()
-        self._hues.clear()
-        self._initials.clear()
         self.dashboard.state.following = False
         self.options = self._options_here(self._asked)
         self.reset_filter()

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.cells import cell_len
 
 from gpuwatch.analysis.playback import Playback
+from gpuwatch.base.text import clean
 from gpuwatch.base.units import long_duration
 from gpuwatch.model.fields import host_words, process_words
+from gpuwatch.model.filters import Filter
 from gpuwatch.model.snapshot import SourceState
 from gpuwatch.ui.draw.alerts import AlertLines, alerts_of, count_standing, draw_alerts, silent_mutes
 from gpuwatch.ui.draw.footer import FooterLine, Hint, draw_footer
 from gpuwatch.ui.draw.gpus import Gpus
 from gpuwatch.ui.draw.layout import MIN_HEIGHT, MIN_WIDTH, Form, Layout, fit_layout
-from gpuwatch.ui.draw.lines import Line, LineBuilder
+from gpuwatch.ui.draw.lines import Line, LineBuilder, blank
 from gpuwatch.ui.draw.notice import notice_lines, starting_words, state_words, tiny_lines
 from gpuwatch.ui.draw.processes import Processes
 from gpuwatch.ui.draw.theme import Role, StyleSet
@@ -25,6 +27,7 @@ from gpuwatch.ui.draw.view import View, clock
 if TYPE_CHECKING:
     from gpuwatch.model.fields import Row
     from gpuwatch.model.snapshot import Gpu
+    from gpuwatch.ui.options import Options
 
 
 class DashboardState:
@@ -37,6 +40,19 @@ class DashboardState:
         """Whether the process list shows only the processes of the chosen GPU."""
         self.active: Gpus | Processes = self.processes
         """List whose cursor the keys move."""
+
+    def set_options(self, options: Options) -> None:
+        """Show the processes and columns that the options ask for at first; raises FilterError."""
+        self.processes.mine = options.mine
+        self.processes.chosen = options.columns
+        self.processes.by = options.order
+        self.reset_filter(options)
+
+    def reset_filter(self, options: Options) -> None:
+        """Show the processes that the options ask for; raises FilterError."""
+        user = clean(options.user)
+        words = [f"user:{user}"] * bool(user) + [options.filter] * bool(options.filter)
+        self.processes.filter = Filter.parse(" ".join(words), options.filters)
 
     def activate(self, rows: Gpus | Processes) -> None:
         """Let the keys move the cursor of a list."""
@@ -91,6 +107,14 @@ class Drawn(NamedTuple):
     gap: int = 0
     """Blank lines before the alerts and before the processes, each."""
     layout: Layout | None = None
+
+    def lines(self, styles: StyleSet, width: int) -> list[Line]:
+        """Return all lines of the screen from its top, with the blank ones."""
+        gap = [blank(styles, width)] * self.gap
+        alerts = [*gap, *self.alerts.lines] if self.alerts.lines else []
+        processes = [*gap, *self.processes] if self.processes else []
+        footer = [self.footer.line] if self.footer is not None else []
+        return [*self.header, *self.gpus, *alerts, *processes, *self.notice, *footer]
 
 
 def draw(

@@ -71,8 +71,8 @@ def transition(before: Codes, after: Codes) -> str:
 
 
 def sequence(lines: Iterable[Line], colors: int) -> str:
-    """Return whole lines as a terminal draws them from its first row on; the terminal is left without a style."""
-    out = []
+    """Return lines of the terminal's width, to be drawn from its first row on; it is left without a style."""
+    out: list[str] = []
     last = Codes()
     for y, line in enumerate(lines, 1):
         out.append(f"\x1b[{y};1H")

@@ -103,8 +103,8 @@ PALETTES: Final = {"gpuwatch-dark": DARK, "gpuwatch-light": LIGHT}
 """Palettes of gpuwatch's own themes, by their Textual names."""
 
 # Made by Textual 8.2 from its themes (`Theme.to_color_system().generate()`); tests/ui/draw/test_theme.py makes them
-# again. Muted is 75 % of the text on the base, faint 40 %. Themes in the terminal's own colours are missing: no part of a
-# bar can be blended with those.
+# again. Muted is 75 % of the text on the base, faint 40 %. Themes in the terminal's own colours are missing: no part of
+# a bar can be blended with those.
 _TEXTUAL: Final = """
                             text   muted  faint  crit.  warn.  note   base   band   track  cursor
 textual-dark          dark  e0e0e0 acacac 646464 d17e92 ffc473 57a5e2 121212 242f38 1e1e1e 0c304c
@@ -460,13 +460,12 @@ def make_styles(
     *,
     ascii_only: bool = False,
     colors: int = 1 << 24,
-    slots: dict[int, int] | None = None,
-    initials: dict[int, str] | None = None,
+    before: StyleSet | None = None,
 ) -> StyleSet:
     """Return the styles of a theme by its Textual name.
 
-    `colors` is the terminal's number of colours; 0 for none. `slots` and `initials` are people's colours and initials
-    in the styles before.
+    `colors` is the terminal's number of colours; 0 for none. People keep their colours and initials of the styles
+    `before`.
     """
     palette = palette_of(theme)
     if colors == 256:
@@ -476,5 +475,5 @@ def make_styles(
         # The backgrounds are those of gpuwatch's own themes.
         palette = replace(own, fills=(*_SIXTEEN.split(), grey), swatches=(*_SIXTEEN.split(), grey))
     glyphs = ASCII if ascii_only else PLAIN if colors <= 16 else UNICODE
-    people = {} if slots is None else slots, {} if initials is None else initials
+    people = () if before is None else (before.slots, before.initials, before._unnamed)
     return StyleSet(palette, glyphs, colors > 0, colors <= 16, *people)

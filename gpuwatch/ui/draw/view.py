@@ -86,6 +86,25 @@ def strays_of(frame: Frame, options: Options) -> StrayReport:
     return find_strays(seen, frame.history, options.stray_limits, holdings=frame.holdings)
 
 
+def view_of(
+    frame: Frame,
+    now: float,
+    styles: StyleSet,
+    options: Options,
+    strays: StrayReport,
+    interval: float,
+    paused: float | None = None,
+) -> View:
+    """Return the view of a frame at a time on the reader's monotonic clock."""
+    key = next(iter(options.keys.of("strays")), "")
+    return View(frame, now, styles, interval, paused, options.read_only, {one.key: one for one in strays.strays}, key)
+
+
+def refused_actions(options: Options) -> frozenset[str]:
+    """Return the actions that the options exclude: no footer shows them."""
+    return frozenset({"end_process", "select", "end"}) if options.read_only else frozenset()
+
+
 _PROCESS: Final = re.compile(r"(\d+):(\d+)( |$)")
 """Subject of an alert about one process: PID and start time."""
 
