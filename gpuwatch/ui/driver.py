@@ -91,21 +91,18 @@ class TolerantDriver(LinuxDriver):
     def start_application_mode(self) -> None:
         """Put the terminal into the mode of a full-screen program; raises SystemExit."""
         self._given_back = False
-        first = self._first
-        if first is not None:
-            self._modes_before = first.hand_over()
         try:
             super().start_application_mode()  # type: ignore[no-untyped-call]
-            if first is not None:
-                self._first = None
-                first.resend_stop()
-        except RuntimeError:
+        except RuntimeError:  # a first frame takes the terminal back itself
             if self._writes() and self._key_thread is not None and self._key_thread.ident is not None:
                 raise
             if self._writes():
                 self.stop_application_mode()
             self._given_back = True  # or it was never taken
             raise SystemExit(NoThreadError.exit_code) from no_thread_error()
+        if self._first is not None:
+            self._modes_before = self._first.hand_over()
+            self._first = None
 
     def _get_terminal_size(self) -> tuple[int, int]:
         """Return the size that the kernel reports, `LARGEST` at most."""
@@ -127,7 +124,7 @@ class TolerantDriver(LinuxDriver):
 
     def write(self, data: str) -> None:
         """Write to the terminal; directly if the thread that writes was not started."""
-        if data == ALTERNATE_SCREEN and self._first is not None and self._modes_before is not None:
+        if data == ALTERNATE_SCREEN and self._first is not None and self._first.shown:
             return  # to enter it again would clear it
         if self._writes():
             super().write(data)

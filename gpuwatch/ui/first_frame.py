@@ -71,22 +71,21 @@ class FirstFrame:
             _write(ALTERNATE_SCREEN + _HIDE_CURSOR + lines)
 
     def hand_over(self) -> list[Any] | None:
-        """Return the terminal's modes from before, which the receiver must restore; None where it was not taken."""
-        modes, self._modes = self._modes, None
-        return modes
+        """Leave the terminal to Textual's driver; return its modes from before, None where it was not taken.
 
-    def resend_stop(self) -> None:
-        """Send this process the SIGTSTP that came meanwhile, once somebody handles it."""
+        A SIGTSTP that came meanwhile is sent again: the driver handles it.
+        """
+        modes, self._modes = self._modes, None
         if self._stop_asked:
             self._stop_asked = False
             os.kill(os.getpid(), signal.SIGTSTP)
+        return modes
 
     def close(self) -> None:
         """Restore the terminal if it was not handed over, and end the watchdog."""
-        modes = self.hand_over()
-        if modes is not None:
+        if self._modes is not None:
             with contextlib.suppress(OSError, termios.error):
-                termios.tcsetattr(sys.stdin.fileno(), termios.TCSANOW, modes)
+                termios.tcsetattr(sys.stdin.fileno(), termios.TCSANOW, self._modes)
                 _write(_LEAVE)
         self.watchdog.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -47,6 +47,10 @@ def unwrapped(terminal: Terminal) -> str:
     return " ".join(terminal.text.translate(dict.fromkeys(map(ord, "│▌▎▏"), " ")).split())
 
 
+RUNNING: Final = b"\x1b[?2004h"
+"""What Textual sends once its threads run: bracketed paste."""
+
+
 @pytest.fixture
 def training(driver: Driver) -> Any:
     """A real process of the person's on the fake driver."""
@@ -60,7 +64,7 @@ def training(driver: Driver) -> Any:
 @pytest.mark.uncounted
 def test_the_dashboard_says_so_and_goes_on(driver: Driver, home: Path, training: GpuHolder) -> None:
     with started(driver.env(environment())) as terminal:
-        terminal.wait_for(lambda one: "q quit" in one.text and str(training.pid) in one.text)
+        terminal.wait_for(lambda one: RUNNING in one.raw and str(training.pid) in one.text)
         limit(terminal.process.pid, reached=True)
         for _ in range(2):  # the second asks a thread that was never started
             terminal.send("K")
@@ -96,8 +100,7 @@ def test_without_room_for_its_threads_it_does_not_start_and_says_why(driver: Dri
     refused = 0
     for more in range(1, 12):
         with started(driver.env(environment()), "--demo", more=more) as terminal:
-            shown = ("q quit", "gpuwatch: no more")
-            terminal.wait_for(lambda one, shown=shown: any(words in one.text for words in shown))  # type: ignore[misc]
+            terminal.wait_for(lambda one: RUNNING in one.raw or "gpuwatch: no more" in one.text)
             if terminal.process.poll() is None and "gpuwatch: no more" not in terminal.text:
                 terminal.process.send_signal(signal.SIGTERM)
                 terminal.wait_exit()
