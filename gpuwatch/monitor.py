@@ -25,7 +25,10 @@ from gpuwatch.model.snapshot import IdleTimes, Snapshot, SourceState
 from gpuwatch.sources.source import Source
 
 PATIENCE: Final = 0.25
-"""Longest wait for a snapshot in seconds, and so the longest delay of a request (`poke`, `mute`)."""
+"""Longest wait for a snapshot in seconds, and so the longest delay of a request (`poke`, `mute`), where the source
+cannot be woken."""
+LONG_PATIENCE: Final = 60.0
+"""Longest wait where it can be woken."""
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -115,7 +118,7 @@ class Monitor(threading.Thread):
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         slept: Callable[[], float] = seconds_suspended,
-        patience: float = PATIENCE,
+        patience: float | None = None,
     ) -> None:
         """`known_idle` returns the idle times that another gpuwatch has counted; it must neither wait nor raise.
 
@@ -144,9 +147,13 @@ class Monitor(threading.Thread):
         self._clock = clock
         self._wall = wall
         self._slept = slept
-        self._patience = patience
+        wake = getattr(source, "wake", None)
+        self._wake: Callable[[], object] = wake or (lambda: None)
+        self._woken = False
+        """Whether a request came since the last wait."""
+        self._patience = patience if patience is not None else PATIENCE if wake is None else LONG_PATIENCE
         self._stopping = threading.Event()
-        self._requests: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._requests: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._attending: SimpleQueue[Attention] = SimpleQueue()
         """Arguments of `attend` that no frame contains yet."""
 
@@ -167,23 +174,23 @@ class Monitor(threading.Thread):
 
     def set_interval(self, seconds: float) -> None:
         """Request a snapshot every `seconds` from the source."""
-        self._requests.put(lambda: self._source.set_interval(seconds))
+        self._request(lambda: self._source.set_interval(seconds))
 
     def poke(self) -> None:
         """Request a sample at once from the source."""
-        self._requests.put(self._source.poke)
+        self._request(self._source.poke)
 
     def set_shares(self, shares: Sequence[Share]) -> None:
         """Make the source read declarations with other agreed shares."""
-        self._requests.put(lambda: self._source.set_shares(shares))
+        self._request(lambda: self._source.set_shares(shares))
 
     def set_focus(self, gpu: str | None) -> None:
         """Make the source read PCIe and NVLink only of this GPU (`Gpu.key`); None for no GPU."""
-        self._requests.put(lambda: self._source.set_focus(gpu))
+        self._request(lambda: self._source.set_focus(gpu))
 
     def add(self, *sinks: Sink) -> None:
         """Pass every frame to these sinks too, from the next frame on."""
-        self._requests.put(lambda: self._sinks.extend(sinks))
+        self._request(lambda: self._sinks.extend(sinks))
 
     def acknowledge(self, alert: Alert) -> None:
         """Acknowledge an alert: no notices until it gets worse or ends."""
@@ -207,11 +214,12 @@ class Monitor(threading.Thread):
         The next frame shows them, together with the marks that this gpuwatch's user changed since the frame before.
         """
         self._attending.put(attention)
+        self._request(lambda: None)
 
     def restore(self, alerts: Iterable[Alert]) -> None:
         """Continue alerts that held when another gpuwatch stopped, as if this one had raised them."""
         held = tuple(alerts)
-        self._requests.put(lambda: self._engine.restore(held, self._clock(), self._wall()))
+        self._request(lambda: self._engine.restore(held, self._clock(), self._wall()))
 
     def restart(self, history: History, engine: Engine) -> None:
         """Use another history and engine from the next snapshot on: a replay shows another time of its recording."""
@@ -220,17 +228,17 @@ class Monitor(threading.Thread):
             self._history, self._engine = history, engine
             self._restarts += 1
 
-        self._requests.put(apply)
+        self._request(apply)
 
     def set_limits(self, limits: Limits) -> None:
         """Use other limits from the next snapshot on."""
-        self._requests.put(lambda: setattr(self._engine, "limits", limits))
+        self._request(lambda: setattr(self._engine, "limits", limits))
 
     def _mark(self, change: Callable[[], Attention]) -> None:
         def apply() -> None:
             self._attention, self._marks_changed = change(), True
 
-        self._requests.put(apply)
+        self._request(apply)
 
     def _step(self) -> bool:
         """Publish the frame of one snapshot, if one comes; return False where there is no receiver any more."""
@@ -243,9 +251,17 @@ class Monitor(threading.Thread):
         if snapshot is not None:
             self._apply_requests()  # requests so far count for this snapshot
             return self._send(self._frame(snapshot))
+        woken, self._woken = self._woken, False
         # A source that has ended answers None at once: wait here, or the loop would spin.
-        self._stopping.wait(self._patience - (time.monotonic() - began))
+        if not woken:
+            self._stopping.wait(min(self._patience, PATIENCE) - (time.monotonic() - began))
         return True
+
+    def _request(self, call: Callable[[], object]) -> None:
+        """Let the thread make a call at once."""
+        self._requests.put(call)
+        self._woken = True
+        self._wake()
 
     def _apply_requests(self) -> None:
         # Before the user's own marks, whichever came first: taken over after them, it would undo them.

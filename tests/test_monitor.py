@@ -111,6 +111,31 @@ def test_requests_reach_the_source_in_its_own_thread() -> None:
     assert source.threads == {watch.ident}
 
 
+def test_a_request_wakes_a_source_that_waits() -> None:
+    class Wakeable(Script):
+        def __init__(self) -> None:
+            super().__init__()
+            self.asks = 0
+
+        def next(self, timeout: float) -> Snapshot | None:
+            self.asks += 1
+            return super().next(timeout)
+
+        def wake(self) -> None:
+            self.steps.put(lambda: None)
+
+    source = Wakeable()
+    watch = Monitor(source, Reader())
+    watch.start()
+    assert source.asked.wait(LONG)
+    watch.poke()
+    assert source.poked.wait(LONG)
+    watch.stop()
+    watch.attend(Attention())  # ends the wait
+    assert ended(watch)
+    assert source.asks <= 4  # not four times a second
+
+
 def test_a_closing_reader_ends_the_watch_quietly() -> None:
     def closing(_frame: Frame) -> None:
         raise RuntimeError("event loop is closed")

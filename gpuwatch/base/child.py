@@ -145,13 +145,17 @@ class ChildProcess:
         if self._input_ends:
             self._close_stdin()
 
-    def wait(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds for output, or for space to send the rest; return whether there is output."""
+    def wait(self, timeout: float, *others: int) -> bool:
+        """Wait up to `timeout` seconds for output, or for space to send the rest; return whether there is output.
+
+        The wait ends, too, when one of the `others`, which are descriptors, becomes readable.
+        """
         if self.eof:
             return False
         poller = select.poll()  # select(2) knows no descriptor above 1,023
         try:
-            poller.register(self._stdout, select.POLLIN)
+            for descriptor in (self._stdout, *others):
+                poller.register(descriptor, select.POLLIN)
             if self._unsent:
                 poller.register(self._stdin, select.POLLOUT)
             ready = {descriptor for descriptor, _ in poller.poll(max(0.0, timeout) * 1000)}

@@ -10,7 +10,9 @@ without these on that GPU, until `poke`.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import signal
 import threading
 import time
@@ -196,10 +198,15 @@ def _has_answer(line: bytes) -> bool:
 
 
 _POLL = 0.25
-"""Seconds between two reads of the shared page: a hang is noticed that much later than its limit."""
+"""Seconds between two looks at the samplers while one of them is in trouble."""
 
-_ASLEEP = 1.0
-"""Seconds between two reads that mean that this process was stopped, or the machine paused."""
+_SETTLED_POLL = 1.25
+"""Most seconds between two looks while there is no trouble: with a snapshot each second, only that wakes this process.
+A hang is noticed in time: no call that has not begun can reach its limit before the next look."""
+
+_ASLEEP = 0.75
+"""Seconds by which a look is late that mean that this process was stopped, or the machine paused. With `_SETTLED_POLL`
+no more than `Timeouts.call`: after a longer pause no call seems to hang."""
 
 _EXIT_TIME = 1.0
 """Seconds that a killed process may take to end before it counts as hanging in the kernel."""
@@ -264,7 +271,9 @@ class LocalSource:
             state=SourceState.STARTING,
             since=wall(),
         )
-        self._last_at = self._looked_at = self._awake_since = self._sign_at = self._started_at = clock()
+        self._last_at = self._look_at = self._awake_since = self._sign_at = self._started_at = clock()
+        self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        """Event that ends a wait; -1 once the source was closed. Guarded by the lock."""
         self._child: SamplerProcess | None = first
         self._has_output = False
         """Whether the present sampler has written anything."""
@@ -286,15 +295,43 @@ class LocalSource:
             interval = self._options.interval if is_ok else min(self._options.interval, _REPEAT)
             if now - self._last_at >= 1.5 * interval:
                 return self._repeat(now)
-            pause = min(_POLL, deadline - now)
-            if self._child is not None and not self._child.eof:
-                came = self._child.wait(pause)
-            else:
-                came = False
-                time.sleep(max(0.0, pause))
-            if not came and self._clock() >= deadline:
+            self._look_at = min(self._next_look(now), self._last_at + 1.5 * interval, deadline)
+            came = self._wait(self._look_at - now)
+            if self._take_wake() or (not came and self._clock() >= deadline):
                 return None
         return None
+
+    def wake(self) -> None:
+        """Make a `next` that waits, or the next one, return None at once; from any thread."""
+        with self._lock:
+            if self._woken >= 0:
+                os.eventfd_write(self._woken, 1)
+
+    def _take_wake(self) -> bool:
+        """Return whether `wake` was called since the last time."""
+        with self._lock, contextlib.suppress(BlockingIOError):
+            return self._woken >= 0 and os.eventfd_read(self._woken) > 0
+        return False
+
+    def _wait(self, seconds: float) -> bool:
+        """Wait up to `seconds` for output of the sampler, or for `wake`; return whether there is output."""
+        if self._child is not None and not self._child.eof:
+            return self._child.wait(seconds, self._woken)
+        poller = select.poll()
+        with contextlib.suppress(ValueError):  # closed by another thread
+            poller.register(self._woken, select.POLLIN)
+        poller.poll(max(0.0, seconds) * 1000)
+        return False
+
+    def _next_look(self, now: float) -> float:
+        """Return the time by which the samplers must be looked at again."""
+        if self._child is None or self._abandoned or self._quarantine.gpus or self._events_at is not None:
+            return now + _POLL
+        call = self._child.in_flight()
+        if call is None:
+            return now + min(self._timeouts.call, _SETTLED_POLL)
+        limit = max(call.started, self._awake_since) + self._timeouts.limit(call.call)
+        return min(max(limit, now + 0.01), now + _SETTLED_POLL)
 
     def set_interval(self, seconds: float) -> None:
         self._options = replace(self._options, interval=seconds)
@@ -339,6 +376,10 @@ class LocalSource:
         """Kill every sampler and return at once; do not wait for a process that hangs in the kernel."""
         self._closed = True
         with self._lock:
+            if self._woken >= 0:
+                self.wake()  # a poll(2) that waits does not notice that its descriptor is closed
+                os.close(self._woken)
+                self._woken = -1
             ending = [child for child in (self._child, self._ending and self._ending[0]) if child is not None]
             for child in ending:
                 child.kill()
@@ -359,9 +400,9 @@ class LocalSource:
 
     def _supervise(self, now: float) -> Snapshot | None:
         """Return a new snapshot; without one check the running samplers, and start those that are due."""
-        if now - self._looked_at > _ASLEEP:
+        if now - self._look_at > _ASLEEP:
             self._awake_since = now
-        self._looked_at = now
+        self._look_at = now
         self._reap()
         if self._quarantine.poll(now, self._awake_since) and self._child is not None:
             self._child.send(skip=self._quarantine.gpus_to_skip())

@@ -10,7 +10,10 @@ from gpuwatch.model.snapshot import Snapshot
 
 
 class Source(Protocol):
-    """Source of snapshots; used from one thread, only `close` may be called from any."""
+    """Source of snapshots; used from one thread, only `close` may be called from any.
+
+    A source may also have a method `wake`, which makes a `next` that waits return None at once; from any thread.
+    """
 
     def next(self, timeout: float) -> Snapshot | None:
         """Wait up to `timeout` seconds for the next snapshot; None where none came or the source has ended.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -207,3 +208,35 @@ def test_a_newer_schema_is_not_misread(start: Start) -> None:
     body = """print(encode(Snapshot(schema=99, host="future")).decode(), flush=True)\ntime.sleep(60)"""
     snapshot = until(start(command=stub(body)), lambda it: it.monotonic > 0)
     assert snapshot.host != "future"
+
+
+def test_a_settled_source_looks_only_at_what_came_and_when_it_is_woken(start: Start) -> None:
+    looks: list[float] = []
+
+    def clock() -> float:
+        looks.append(time.monotonic())
+        return looks[-1]
+
+    source = start(interval=1.0, timeouts=Timeouts(), clock=clock)
+    until(source, lambda it: it.state is SourceState.OK)
+    for _ in range(2):  # the first may come at once, with what was read meanwhile
+        until(source, lambda it: True)
+    began, before = time.monotonic(), len(looks)
+    for _ in range(3):
+        assert source.next(60.0) is not None
+    # Two readings of the clock for a snapshot, or two where none came in time.
+    assert len(looks) - before <= 6 + 2 * int(time.monotonic() - began) // 1.25 + 2
+    source.wake()
+    source.wake()
+    assert source.next(60.0) is None
+    threading.Timer(0.1, source.wake).start()
+    while source.next(60.0) is not None:  # a snapshot may come before
+        pass
+
+
+def test_a_source_that_is_closed_wakes_up(start: Start) -> None:
+    source = start(interval=60.0, timeouts=Timeouts(restart=60.0), command=("/nonexistent",))
+    threading.Timer(0.1, source.close).start()
+    while source.next(60.0) is not None:
+        pass
+    source.wake()
