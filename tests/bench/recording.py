@@ -22,7 +22,7 @@ from gpuwatch.model.snapshot import Snapshot, decode
 from gpuwatch.recorder.anonymise import Commands
 from gpuwatch.recorder.recording import Recording
 from gpuwatch.recorder.recording_writer import MOST_WAITING, RecordingWriter
-from tests.bench.machine import Machine
+from tests.bench.machine import Lab, Machine
 from tests.support.store import frame
 
 DAY = 86_400
@@ -31,7 +31,7 @@ DAY = 86_400
 def sample(seconds: int) -> list[Snapshot]:
     """Return the machine's snapshots, one a second; the first ones are left out, in which processes are still read."""
     skipped = 30
-    with tempfile.TemporaryDirectory() as folder, Machine(Path(folder)) as machine:
+    with tempfile.TemporaryDirectory() as folder, Machine(Path(folder), Lab(moving=True)) as machine:
         command = [sys.executable, "-m", "gpuwatch", "--stream"]
         with subprocess.Popen(command, env=machine.driver.env(), stdout=subprocess.PIPE) as child:
             assert child.stdout is not None
