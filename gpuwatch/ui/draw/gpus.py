@@ -236,18 +236,25 @@ def sparkline(points: Sequence[float | None], cells: int, second: int, glyphs: G
     per = max(1, len(points) // cells) if cells > 0 else 1
     newest = second % per + 1
     begin = len(points) - newest - per * (cells - 1)
-    drawn = []
-    for start in range(begin, len(points), per):
-        values = [value for value in points[max(0, start) : max(0, start + per)] if value is not None]
-        drawn.append(level(sum(values) / len(values), glyphs) if values else " ")
-    return "".join(drawn)
+    starts = range(begin, len(points), per)
+    blocks = glyphs.levels
+    return "".join([_mean_level(tuple(points[max(0, start) : max(0, start + per)]), blocks) for start in starts])
+
+
+@lru_cache(4096)
+def _mean_level(points: tuple[float | None, ...], blocks: str) -> str:
+    """Return the block of some points, which moves for a minute: it need not be computed each second."""
+    values = [value for value in points if value is not None]
+    return _block(sum(values) / len(values), blocks) if values else " "
 
 
 def level(percent: float, glyphs: Glyphs) -> str:
     """Return the block of a graph for a percentage; only zero has the lowest."""
-    if percent < 0.5:
-        return glyphs.levels[0]
-    return glyphs.levels[1 + min(6, int(percent * 7 / 100))]
+    return _block(percent, glyphs.levels)
+
+
+def _block(percent: float, blocks: str) -> str:
+    return blocks[0] if percent < 0.5 else blocks[1 + min(6, int(percent * 7 / 100))]
 
 
 _HOT: Final = ("hw thermal", "sw thermal")

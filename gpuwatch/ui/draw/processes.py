@@ -12,6 +12,7 @@ from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.analysis.rows import process_order, rows
 from gpuwatch.analysis.strays import Stray
+from gpuwatch.base.units import duration
 from gpuwatch.model.fields import PROCESS, Row, RowKey, share_words
 from gpuwatch.model.filters import ListFilter
 from gpuwatch.model.shares import is_conclusive, is_pending, unread_processes
@@ -144,6 +145,9 @@ class Processes(RowList[Row]):
         """Severity by GPU and PID of processes that are over declared."""
         self._joined: Frame | None = None
         """The frame that the rows are of."""
+        self._style_set: StyleSet | None = None
+        self._cells: dict[RowKey, tuple[tuple[object, ...], tuple[Cell, ...]]] = {}
+        """Cells of each row in these styles and columns, and all that they show."""
 
     def read_rows(self, view: View) -> None:
         """Update the rows from a frame."""
@@ -173,7 +177,10 @@ class Processes(RowList[Row]):
         return self._order.sort(rows, self.by, reverse=self.reverse)
 
     def columns(self, styles: StyleSet, width: int) -> list[Column]:
-        return columns(self._form, self.every, styles.glyphs, self.chosen, width, self._useless)
+        found = columns(self._form, self.every, styles.glyphs, self.chosen, width, self._useless)
+        if styles is not self._style_set or found != self._columns or len(self._cells) > len(self.every):
+            self._style_set, self._cells = styles, {}
+        return found
 
     @property
     def _useless(self) -> frozenset[str]:
@@ -187,14 +194,33 @@ class Processes(RowList[Row]):
         return self.chosen or tuple(name for name in _FORMS[self._form] if name not in hidden)
 
     def cells(self, place: int, styles: StyleSet, background: Background) -> tuple[Cell, ...]:
-        row, view = self.found[place], self._view
+        """Return the cells of a row: those of the drawing before where all that they show is the same."""
+        row, stray = self.found[place], self._view.strays.get(self.found[place].process.key)
+        old, over = self._view.dimmed(row.gpu), self._over.get((row.gpu.key, row.holding.pid))
+        gpu, idle = (row.gpu.index, row.gpu.memory.usable), row.idle and (duration(row.idle.seconds), row.idle.at_least)
+        age = None if row.age is None else duration(row.age)
+        facts = (row.process, row.holding, row.mine, row.together, idle, age, gpu, old, over, stray and stray.cause)
+        shown = (*facts, styles.initial(row.process.uid), background)
+        before = self._cells.get(row.key)
+        if before is None or before[0] != shown:
+            before = self._cells[row.key] = shown, self._make_cells(row, styles, background, old, over, stray)
+        return before[1]
+
+    def _make_cells(
+        self,
+        row: Row,
+        styles: StyleSet,
+        background: Background,
+        old: bool,
+        over: Severity | None,
+        stray: Stray | None,
+    ) -> tuple[Cell, ...]:
         glyphs = styles.glyphs
-        old = view.dimmed(row.gpu)
         cells: list[Cell] = []
         for column in self._columns:
             role: Role = "faint" if old else column.role
             if column.id == "command":
-                cells.append(command_cell(row, view.strays.get(row.process.key)))
+                cells.append(command_cell(row, stray))
             elif column is _REST:
                 cells.append((("", "text"),))
             elif column.id == "swatch":
@@ -207,7 +233,6 @@ class Processes(RowList[Row]):
                 cells.append(((row.owner, "strong" if row.mine else "text"),))
             elif column.id == "used":
                 # The holding, the declared share, and the mark of an overshoot: `62/40 ▲`. Slashes are aligned.
-                over = self._over.get((row.gpu.key, row.holding.pid))
                 mark, role = mark_of(over, glyphs) if over else ("", role)
                 held, declared = share_words(row)
                 if "/" not in column.title:
