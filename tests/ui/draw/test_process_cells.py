@@ -37,7 +37,7 @@ def shown(
 
     The second one has all that decides which columns are shown.
     """
-    holdings = [holding(PID, **{"gib": 12.0, "sm": 0, **(held or {})}), holding(8, 9.0)]
+    holdings = [holding(PID, **{"gib": 12.0, "sm": 0, **(held or {})}), holding(8, 9.0, sm=0)]
     card = replace(gpu(0, holdings=holdings), **(on or {}))
     people = [process(PID, **{"user": "ada", **changes}), process(8, declared=cap(9))]
     seen = snapshot([card], people, taken=taken)
