@@ -26,6 +26,9 @@ _GRACE = 2.0
 """Seconds that a killed program may take to end."""
 _PR_SET_PDEATHSIG = 1
 
+LIBC = ctypes.CDLL(None, use_errno=True)
+LIBC.syscall.restype = ctypes.c_long
+
 
 def python_command(path: str) -> tuple[str, ...]:
     """Return the command that runs a file of gpuwatch. -P: nothing is imported from the current folder."""
@@ -46,7 +49,7 @@ def describe_exit(code: int | None) -> str:
 
 def die_with_parent() -> None:
     """Ask the kernel to kill this process when its parent dies, even inside a call that hangs (prctl(2))."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 class Backoff:

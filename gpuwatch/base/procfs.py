@@ -71,8 +71,12 @@ _LONGEST_NAME = 64
 """Characters of a name that is completed from the command line, at most."""
 
 _NUMBERS = re.compile(rb"^NSpid:([\d \t]+)", re.MULTILINE)
+_UIDS = re.compile(rb"^Uid:\t(\d+)\t(\d+)\t(\d+)", re.MULTILINE)
 
-_AT_ONCE = 10 * os.sysconf("SC_CLK_TCK")
+TICKS = os.sysconf("SC_CLK_TCK")
+"""Clock ticks per second, the unit of times in /proc."""
+
+_AT_ONCE = 10 * TICKS
 """Ticks within which the init of a container starts its program; other children were adopted."""
 
 THREADS_MAX = 64
@@ -117,6 +121,10 @@ class Stat(NamedTuple):
     """Address of the program; 1 where it is not readable, 0 where there is none."""
     start_stack: int = 0
     """Address of the start of the stack; 0 as for `environ_end`."""
+    cpu: int = 0
+    """CPU time, in the program and in the kernel for it."""
+    children_cpu: int = 0
+    """CPU time of the children that it has waited for, and of their children."""
 
     @property
     def program(self) -> str:
@@ -169,6 +177,8 @@ def parse_stat(raw: bytes) -> Stat:
         environ_end=int(fields[48]) if len(fields) > 48 else 0,
         start_code=int(fields[23]) if len(fields) > 23 else 0,
         start_stack=int(fields[25]) if len(fields) > 25 else 0,
+        cpu=int(fields[11]) + int(fields[12]),
+        children_cpu=int(fields[13]) + int(fields[14]),
     )
 
 
@@ -281,11 +291,36 @@ def read_name(pid: int, stat: Stat, proc: Path = PROC) -> Clean:
 
 def read_stat(pid: int, proc: Path = PROC) -> Stat:
     """Read /proc/PID/stat; raises `OSError` (see `GONE`) or `ValueError`."""
-    descriptor = os.open(f"{proc}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    return parse_stat(read_line(pid, "stat", proc))
+
+
+def read_line(pid: int, name: str, proc: Path = PROC) -> bytes:
+    """Read `stat` or `statm` of a process, which the kernel hands out whole (single_open); raises `OSError`."""
+    descriptor = os.open(f"{proc}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return parse_stat(os.read(descriptor, _LONGEST_STAT))  # the kernel hands it out whole (single_open)
+        return os.read(descriptor, _LONGEST_STAT)
     finally:
         os.close(descriptor)
+
+
+def read_rss(pid: int, proc: Path = PROC) -> int:
+    """Return the resident memory of a process in bytes; 0 where its first thread has ended.
+
+    Newer kernels sum it up for `statm`, while the field of `stat` may be off by many pages. Raises `OSError` (see
+    `GONE`) or `ValueError`.
+    """
+    fields = read_line(pid, "statm", proc).split(maxsplit=2)
+    if len(fields) < 2:
+        raise ValueError("a file of /proc lacks a field: resident in statm")
+    return int(fields[1]) * _PAGE
+
+
+def read_uids(pid: int, proc: Path = PROC) -> tuple[int, int, int]:
+    """Return the real, effective and saved uid of a process; raises `OSError` (see `GONE`) or `ValueError`."""
+    found = _UIDS.search(read_status(pid, proc))
+    if found is None:
+        raise ValueError("a file of /proc lacks a field: Uid in status")
+    return int(found[1]), int(found[2]), int(found[3])
 
 
 def find_stat(pid: int, proc: Path = PROC, start_ticks: int | None = None) -> Stat | None:
@@ -418,6 +453,25 @@ def read_thread_children(pid: int, thread: str | int, proc: Path) -> list[int]:
     if len(raw) == LONGEST:
         raw = raw[: raw.rfind(b" ") + 1]
     return list(map(int, raw.split()))
+
+
+def read_descendants_cpu(pid: int, children_cpu: int, proc: Path = PROC) -> int:
+    """Return the CPU time of all descendants of a process in ticks, those that have ended included; it only ever grows.
+
+    `children_cpu` is that of its `Stat`. Only children of first threads count: other threads rarely start programs, and
+    a training has hundreds of threads.
+    """
+    total, above, seen = children_cpu, [pid], {pid}
+    while above and len(seen) < DESCENDANTS_MAX:
+        one = above.pop()
+        with suppress(OSError, ValueError):  # it has ended, or a kernel without CONFIG_PROC_CHILDREN
+            for child in read_thread_children(one, one, proc):
+                if child not in seen:
+                    seen.add(child)
+                    above.append(child)
+                    if stat := find_stat(child, proc):
+                        total += stat.cpu + stat.children_cpu
+    return total
 
 
 def read_open_files(pid: int, proc: Path = PROC) -> Iterator[str]:

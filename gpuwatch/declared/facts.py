@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -15,10 +15,12 @@ from msgspec.structs import replace
 
 from gpuwatch.base.text import LIMIT, Clean, clean, mask, redact, shorten
 from gpuwatch.base.units import MIB
-from gpuwatch.declared.sizes import Parser
 from gpuwatch.model.shares import STEADY
 from gpuwatch.model.snapshot import Basis, Confidence, Gpu, Health, Hint, Kind, Margin, Memory, Reading, known, number
 from gpuwatch.model.values import Bytes, Fraction, Gpus, Pattern, Text
+
+if TYPE_CHECKING:
+    from gpuwatch.declared.sizes import Parser  # its regular expressions take 2 ms, and the sampler parses no size
 
 CVD = "CUDA_VISIBLE_DEVICES"
 NO_GPU = "it applies to no GPU that the process can see"

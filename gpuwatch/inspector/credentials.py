@@ -7,7 +7,6 @@ rights of the user who runs it.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import pwd
 import re
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpuwatch.base import procfs
-from gpuwatch.base.child import die_with_parent
+from gpuwatch.base.child import LIBC, die_with_parent
 
 _NOBODY_NEW = 0xFFFFFFFF
 """-1 as a uid_t: setfsuid(2) changes nothing and gives the present one."""
@@ -61,18 +60,17 @@ def acting_as(owner: Owner) -> Iterator[None]:
     if os.geteuid() != 0 or owner.uid == 0:
         yield
         return
-    libc = ctypes.CDLL(None)
     groups = os.getgroups()
     os.setgroups(owner.groups)
     try:
-        libc.setfsgid(owner.gid)
-        libc.setfsuid(owner.uid)
+        LIBC.setfsgid(owner.gid)
+        LIBC.setfsuid(owner.uid)
         die_with_parent()
-        if libc.setfsuid(_NOBODY_NEW) != owner.uid:
+        if LIBC.setfsuid(_NOBODY_NEW) != owner.uid:
             raise PermissionError(f"root may not act as uid {owner.uid} here")
         yield
     finally:
-        libc.setfsuid(0)
-        libc.setfsgid(os.getegid())
+        LIBC.setfsuid(0)
+        LIBC.setfsgid(os.getegid())
         die_with_parent()
         os.setgroups(groups)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpuwatch.base import files
+from gpuwatch.base.child import LIBC
 from gpuwatch.declared.facts import Unread
 
 
@@ -123,9 +124,8 @@ def _open_outside(path: str) -> int:
 
 
 def _openat2(root: int, path: str) -> int:
-    libc = ctypes.CDLL(None, use_errno=True)
     how = _How(flags=_LOOK, mode=0, resolve=_RESOLVE)
-    result = libc.syscall(_SYS_OPENAT2, root, encode_environ(path), ctypes.byref(how), ctypes.sizeof(how))
+    result = LIBC.syscall(_SYS_OPENAT2, root, encode_environ(path), ctypes.byref(how), ctypes.sizeof(how))
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

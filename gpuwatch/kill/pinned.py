@@ -24,7 +24,8 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from gpuwatch.base import procfs, psinfo
+from gpuwatch.base import procfs
+from gpuwatch.base.child import LIBC
 from gpuwatch.base.files import state_folder
 from gpuwatch.kill.audit import Audit
 from gpuwatch.kill.outcome import End, Outcome, Refusal, Refused, format_parent
@@ -63,9 +64,7 @@ def send_signal(pidfd: int, sig: signal.Signals) -> None:
 
 
 def _syscall(number: int, *arguments: int | None) -> int:
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.syscall.restype = ctypes.c_long
-    result = int(libc.syscall(ctypes.c_long(number), *(None if a is None else ctypes.c_long(a) for a in arguments)))
+    result = int(LIBC.syscall(ctypes.c_long(number), *(None if a is None else ctypes.c_long(a) for a in arguments)))
     if result < 0:
         code = ctypes.get_errno() or errno.ENOSYS
         raise OSError(code, os.strerror(code))
@@ -149,7 +148,7 @@ class PinnedProcess:
         if self.has_exited():
             return Outcome(End.GONE)
         try:
-            if set(psinfo.read_uids(self.target.pid, self._proc)) != {self._pinner.policy.may_end}:
+            if set(procfs.read_uids(self.target.pid, self._proc)) != {self._pinner.policy.may_end}:
                 return Outcome(End.DENIED, detail="it runs as another user now")
             if changed := self._pinner.find_change(self.target.process):
                 not_sent = f"{sig.name} was not sent" if self.signals else "nothing was sent"
@@ -227,7 +226,7 @@ class Pinner:
                 return target
         process = Process(pid=pid, start=1, uid=self.policy.may_end)  # where it cannot be read, pinning it reports that
         try:
-            stat, uid = procfs.read_stat(pid, self.proc), psinfo.read_uids(pid, self.proc)[1]
+            stat, uid = procfs.read_stat(pid, self.proc), procfs.read_uids(pid, self.proc)[1]
         except (OSError, ValueError):
             return KillTarget(process, on_screen=False)
         command = self.read_command(pid) or procfs.format_name(stat.comm)
@@ -293,7 +292,7 @@ class Pinner:
     def find_uids(self, pid: int) -> set[int]:
         """Return the uids of a process; empty where they cannot be read."""
         with suppress(OSError, ValueError):
-            return set(psinfo.read_uids(pid, self.proc))
+            return set(procfs.read_uids(pid, self.proc))
         return set()
 
     def is_running(self, pid: int, start_ticks: int) -> bool:
@@ -357,7 +356,7 @@ class Pinner:
     def _refuse_identity(self, pinned: PinnedProcess) -> Refused | None:
         shown, pid = pinned.target.process, pinned.target.pid
         stat = procfs.read_stat(pid, self.proc)
-        uids = psinfo.read_uids(pid, self.proc)
+        uids = procfs.read_uids(pid, self.proc)
         if stat.start_ticks != shown.start:
             return Refused(Refusal.CHANGED, pid, "it started at another time")
         if pid in procfs.find_ancestors(self.policy.pid, self.proc):

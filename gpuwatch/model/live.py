@@ -19,7 +19,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Final
@@ -238,6 +237,8 @@ def publish_shares(processes: Iterable[Process]) -> Iterator[LiveShares]:
 def _publish_limit(limit: Limit, declared: Declared) -> LiveLimit:
     of, known = declared.declarations[limit.declaration], declared.knowledge is Knowledge.READ
     base = of.where.rpartition("/")[2]
+    from hashlib import blake2b  # it loads OpenSSL (4 ms), and only the machine's service publishes
+
     name = blake2b(limit.scope.encode("utf-8", "replace"), key=_SECRET, digest_size=4).hexdigest()
     return LiveLimit(
         gpu=limit.gpu,

@@ -10,10 +10,9 @@ import re
 import resource
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from gpuwatch.base import psinfo
-from gpuwatch.base.procfs import PROC
+from gpuwatch.base.procfs import PROC, TICKS
 from gpuwatch.base.text import clean
 from gpuwatch.model.snapshot import HostUsage, Reading, Reason, known
 
@@ -108,25 +107,69 @@ def host_name() -> str:
     return clean(os.uname().nodename)
 
 
+class MemoryUse(NamedTuple):
+    """The machine's memory and swap in bytes; `available` includes what the kernel can reclaim."""
+
+    total: int
+    available: int
+    swap_total: int
+    swap_free: int
+
+
+def read_memory_use(proc: Path = PROC) -> MemoryUse | None:
+    """Return the use of memory; None where it cannot be read. Source: proc_meminfo(5)."""
+    try:
+        lines = (line.split() for line in _text(proc / "meminfo").splitlines())
+        kib = {line[0]: int(line[1]) for line in lines if len(line) > 1}
+        total, available = kib["MemTotal:"], kib["MemAvailable:"]
+    except (KeyError, ValueError):
+        return None
+    # A container may show its own total beside the machine's available memory.
+    figures = (total, min(available, total), kib.get("SwapTotal:", 0), kib.get("SwapFree:", 0))
+    return MemoryUse(*(1024 * one for one in figures))
+
+
+class _CpuTime(NamedTuple):
+    """CPU time of the machine since boot, in ticks of all CPUs together."""
+
+    busy: int
+    total: int
+
+
+def _read_cpu_time(proc: Path) -> _CpuTime | None:
+    """Return the machine's CPU time; None where it cannot be read. Source: proc_stat(5)."""
+    try:
+        with open(proc / "stat", "rb") as file:
+            times = list(map(int, file.readline().split()[1:9]))  # a guest's time is in `user` and `nice` already
+        total, idle = sum(times), times[3] + times[4]
+    except (OSError, ValueError, IndexError):
+        return None
+    return _CpuTime(total - idle, total)
+
+
 class HostReader:
     """Reader of the use of the machine's CPUs and memory, and of the limits of our container."""
 
     def __init__(self, proc: Path = PROC, cgroups: Path = _CGROUPS, *, contained: bool | None = None) -> None:
         """Begin to measure the use of CPUs; limits are read where we are `contained` (None: where it looks so)."""
         self._proc = proc
-        self._before = psinfo.host_cpu(proc)
+        self._before = _read_cpu_time(proc)
         self._cpu: Reading = Reason.NO_SAMPLE if self._before else Reason.ERROR
         self._cores = os.cpu_count() or 1
         is_inside = in_container(proc) if contained is None else contained
         self._cgroups = _Cgroups(proc, cgroups) if is_inside else None
 
     def read(self) -> HostUsage:
-        now, before = psinfo.host_cpu(self._proc), self._before
-        if now and before and now.total - before.total >= _SHORTEST_CPU * self._cores:
+        now, before = _read_cpu_time(self._proc), self._before
+        if now and before and now.total - before.total >= _SHORTEST_CPU * TICKS * self._cores:
             # The kernel may correct the time of waiting for disks downwards.
             self._cpu = round(100 * min(1.0, max(0.0, (now.busy - before.busy) / (now.total - before.total))), 1)
             self._before = now
-        memory, swap, load = psinfo.host_memory(self._proc), psinfo.host_swap(self._proc), psinfo.host_load()
+        memory = read_memory_use(self._proc)
+        try:
+            load: Reading = round(os.getloadavg()[0], 2)
+        except OSError:
+            load = Reason.ERROR
         total: Reading = memory.total if memory else Reason.ERROR
         cpu_limit, memory_limit, of_limit = self._cgroups.read() if self._cgroups else (Reason.UNSUPPORTED,) * 3
         if known(memory_limit) and known(total) and memory_limit >= total:  # v1 writes a large number for none
@@ -136,9 +179,9 @@ class HostReader:
             cpu=self._cpu,
             memory_total=total,
             memory_used=max(0, memory.total - memory.available) if memory else Reason.ERROR,
-            swap_total=swap.total if swap else Reason.ERROR,
-            swap_used=max(0, swap.total - swap.available) if swap else Reason.ERROR,
-            load=Reason.ERROR if load is None else round(load, 2),
+            swap_total=memory.swap_total if memory else Reason.ERROR,
+            swap_used=max(0, memory.swap_total - memory.swap_free) if memory else Reason.ERROR,
+            load=load,
             cpu_limit=cpu_limit,
             memory_limit=memory_limit,
             memory_of_limit=of_limit,

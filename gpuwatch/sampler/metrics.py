@@ -10,8 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from gpuwatch.base import procfs, psinfo
+from gpuwatch.base import procfs
 from gpuwatch.model.snapshot import Memory, Reading, Reason
+from gpuwatch.sampler.machine import read_memory_use
 from gpuwatch.sampler.nvml import OLDER_CALL, UNSUPPORTED, Calls, Code, Failed, Handle
 
 Ask: TypeAlias = Callable[[Calls, Handle], tuple[Any, ...]]
@@ -270,7 +271,7 @@ def read_memory(fallback: FallbackCalls, handle: Handle) -> Memory | None:
 
 def unified_memory(held: Reading, proc: Path = procfs.PROC) -> Memory:
     """Return the machine's memory for a GPU that shares it; `held` is the memory of all its processes."""
-    host = psinfo.host_memory(proc)
+    host = read_memory_use(proc)
     if host is None:
         return Memory(used=held, reserved=Reason.UNSUPPORTED, unified=True)
     return Memory(total=host.total, used=held, free=host.available, reserved=Reason.UNSUPPORTED, unified=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
@@ -154,11 +155,37 @@ class Unusable(Exception):
         self.words = words
 
 
+@contextmanager
+def _without_search() -> Iterator[None]:
+    """Context in which `ctypes.util` is a stand-in: the binding imports its `find_library`, and does not call it.
+
+    The real module loads `tempfile`, `shutil` and `random`, which takes 4 ms; a call would load it after all.
+    """
+    name = "ctypes.util"
+    if name in sys.modules:
+        yield
+        return
+    stub = types.ModuleType(name)
+    stub.find_library = _find_library  # type: ignore[attr-defined]
+    sys.modules[name] = stub
+    try:
+        yield
+    finally:
+        del sys.modules[name]
+
+
+def _find_library(library: str) -> str | None:
+    from ctypes.util import find_library
+
+    return find_library(library)
+
+
 def load() -> Any:
     """Import `pynvml` and make sure that it is NVIDIA's; raises Unusable."""
     install = f'{sys.executable} -m pip install --force-reinstall "{REQUIREMENT}"'
     try:
-        import pynvml
+        with _without_search():
+            import pynvml
     except ModuleNotFoundError:
         raise Unusable(SourceState.NO_DRIVER, f"NVIDIA's binding is not installed: {install}") from None
     except Exception as broken:  # a foreign package's import may raise anything

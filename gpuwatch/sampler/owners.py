@@ -1,7 +1,9 @@
 """Owners of the processes that NVML lists: reads their users, programs, and use of CPU and memory.
 
-Only these PIDs are read, never all of /proc. Each tick reads the identity of a process, and by psutil what it uses; the
-other values are read every 10 s.
+Only these PIDs are read, never all of /proc. Each tick reads the line of `stat` of a process, and the rest of its row
+only where that line has changed. The line shows CPU time, state, parent, session, terminal and name, and changes with
+each execve(2), since a new program has page faults. Values that it does not show (uid, command line, whether the
+session's leader runs, memory that was swapped out) are read every 10 s.
 """
 
 from __future__ import annotations
@@ -12,17 +14,17 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import cast
 
 import msgspec
 
-from gpuwatch.base import procfs, psinfo
+from gpuwatch.base import procfs
 from gpuwatch.base.errors import NoThreadError
-from gpuwatch.base.psinfo import ProcessReader, ProcessUsage
 from gpuwatch.base.text import ELLIPSIS, Clean, clean, format_command_line
 from gpuwatch.base.threads import Worker
-from gpuwatch.model.snapshot import Presence, Process, Reading, Reason
+from gpuwatch.model.snapshot import Presence, Process, Reading, Reason, known
 from gpuwatch.sampler import machine
 
 TTL = 600.0
@@ -89,8 +91,6 @@ REFRESH = 10.0
 NAMES_WAIT = 0.02
 """Seconds that a snapshot waits for the names of users that it sees for the first time."""
 
-_TICKS = os.sysconf("SC_CLK_TCK")
-
 _LONGEST_COMMAND = 4096
 """Bytes of a command line that are sent; a non-ASCII character has up to four."""
 
@@ -118,28 +118,31 @@ class _Facts(msgspec.Struct):
     """Facts about a process that rarely change, and its last CPU time."""
 
     start: int
-    read_at: float = float("-inf")
-    comm: bytes = b""
-    ppid: int = 0
+    read_at: float = -inf
     uid: int | None = None
     name: str = ""
     command: str = ""
     parent: str = ""
     started: float | None = None
-    session: int = 0
     leader_alive: bool | None = None
     adopted: bool = False
     start_stack: int = 0
     program: str = ""
-    used: float = 0.0
+    used: int = 0
+    """CPU time in ticks at `used_at`."""
     used_at: float | None = None
-    reader: ProcessReader | None = None
+    stat: procfs.Stat | None = None
+    """The last one that was read."""
+    changed: bool = True
+    """Whether its line has changed in the last reading."""
+    row: Process | None = None
+    """The last row; None where the facts were read again since."""
     since: float | None = None
     """Seconds between the last two readings of rare changes; None where the descendants were read since."""
     thread: int | None = None
     """A living thread of a process whose first thread has ended."""
     below: Reading = Reason.NO_SAMPLE
-    used_below: float | None = None
+    used_below: int | None = None
 
 
 class Owners:
@@ -159,6 +162,8 @@ class Owners:
         self._proc = proc
         self._clock = clock
         self._known: dict[int, _Facts] = {}
+        self._lines: dict[int, tuple[bytes, procfs.Stat]] = {}
+        """Line of `stat` of each process that was read last, and what was parsed from it."""
         self._sees_all = os.geteuid() == 0 if sees_all is None else sees_all
         self._viewer = os.getuid() if viewer is None else viewer
 
@@ -175,6 +180,7 @@ class Owners:
                 absent.append(Process(pid=pid, presence=stat))
             else:
                 seen[pid] = stat, self._facts(pid, stat)
+        self._lines = {pid: self._lines[pid] for pid in seen}
         self._known = unread | {pid: facts for pid, (_, facts) in seen.items()}
         self._look_up_users()
         rows = absent + [self._unread(pid, facts) for pid, facts in unread.items()]
@@ -190,8 +196,13 @@ class Owners:
             self.users.wait(NAMES_WAIT)
 
     def _stat(self, pid: int) -> procfs.Stat | Presence:
+        """Return the stat of a process, the very same object as before where its line is the same."""
         try:
-            return procfs.read_stat(pid, self._proc)
+            line = procfs.read_line(pid, "stat", self._proc)
+            before = self._lines.get(pid)
+            if before is None or before[0] != line:
+                before = self._lines[pid] = line, procfs.parse_stat(line)
+            return before[1]
         except procfs.GONE:
             if procfs.is_in_pid_namespace(self._proc):
                 return Presence.ELSEWHERE
@@ -206,12 +217,15 @@ class Owners:
 
     def _facts(self, pid: int, stat: procfs.Stat) -> _Facts:
         """Return the facts about a process; read them every 10 s, and when its stat shows a change."""
-        facts = self._known.get(pid)
+        facts, now = self._known.get(pid), self._clock()
+        if facts is not None and stat is facts.stat and now - facts.read_at < REFRESH:
+            facts.changed = False
+            return facts
         if facts is None or facts.start != stat.start_ticks:
-            age = time.clock_gettime(time.CLOCK_BOOTTIME) - stat.start_ticks / _TICKS
+            age = time.clock_gettime(time.CLOCK_BOOTTIME) - stat.start_ticks / procfs.TICKS
             facts = _Facts(start=stat.start_ticks, started=time.time() - age)
-        now = self._clock()
-        same = (stat.comm, stat.ppid, stat.session) == (facts.comm, facts.ppid, facts.session)
+        before, facts.stat, facts.changed = facts.stat, stat, True
+        same = before is not None and _rare(stat) == _rare(before)
         if stat.start_stack not in (0, facts.start_stack):  # another program, which may have the same name
             facts.start_stack, same = stat.start_stack, False
         program = stat.program
@@ -219,23 +233,23 @@ class Owners:
             facts.program = program
         if now - facts.read_at >= REFRESH or not same:
             since = now - facts.read_at
-            facts.read_at, facts.comm, facts.ppid, facts.session = now, stat.comm, stat.ppid, stat.session
+            facts.read_at, facts.row = now, None
             _refresh(pid, stat, facts, self._proc)
             alive = procfs.is_leader_alive(pid, stat, self._proc)
             facts.leader_alive = None if alive is False and self._hides() else alive
             facts.adopted, facts.since = procfs.is_adopted(pid, stat, self._proc), since
         return facts
 
-    def _look_below(self, pid: int, usage: ProcessUsage, facts: _Facts) -> None:
+    def _look_below(self, pid: int, stat: procfs.Stat, facts: _Facts) -> None:
         """Measure the CPU use of the descendants since the last look: a process that waits for them seems idle."""
         since, facts.since = facts.since, None
         if since is None or facts.uid != self._viewer:
             return
-        used, before = psinfo.read_descendants_cpu(pid, usage, self._proc), facts.used_below
+        used, before = procfs.read_descendants_cpu(pid, stat.children_cpu, self._proc), facts.used_below
         if before is None or since > 0:
             facts.used_below = used
         if before is not None and since > 0:
-            facts.below = round(max(0.0, used - before) / since * 100, 1)
+            facts.below = round(max(0, used - before) / procfs.TICKS / since * 100, 1)
 
     def _unread(self, pid: int, facts: _Facts) -> Process:
         """Return the row of a process from the known facts, as for one that cannot be read now."""
@@ -247,9 +261,9 @@ class Owners:
             user="" if facts.uid is None else self.users.name(facts.uid),
             name=facts.name,
             command=facts.command,
-            ppid=facts.ppid,
+            ppid=facts.stat.ppid if facts.stat else 0,
             parent=facts.parent,
-            session=max(0, facts.session),
+            session=max(0, facts.stat.session) if facts.stat else 0,
             leader_alive=facts.leader_alive,
             adopted=facts.adopted,
             cpu=Reason.ERROR,
@@ -259,28 +273,32 @@ class Owners:
         )
 
     def _row(self, pid: int, stat: procfs.Stat, facts: _Facts) -> Process:
-        usage = self._usage(pid, facts)
-        if usage is not None:
-            self._look_below(pid, usage, facts)
-        return msgspec.structs.replace(
-            self._unread(pid, facts),
-            presence=Presence.SEEN,
-            name=facts.name or procfs.format_name(stat.comm),
+        """Return the row of a process: the last one where its stat has not changed, and it was idle already."""
+        row, user = facts.row, "" if facts.uid is None else self.users.name(facts.uid)
+        if row is not None and row.user != user:
+            row = None
+        if row is not None and not facts.changed and row.cpu == 0 and known(row.rss) and stat.state not in procfs.DEAD:
+            facts.used_at = self._clock()
+            return row
+        self._look_below(pid, stat, facts)
+        try:
+            rss: Reading = procfs.read_rss(pid, self._proc)
+        except (OSError, ValueError):  # it has just ended, or no file descriptor is left
+            rss = Reason.ERROR
+        if row is None:
+            name = facts.name or procfs.format_name(stat.comm)
+            row = msgspec.structs.replace(
+                self._unread(pid, facts), presence=Presence.SEEN, name=name, terminal=terminal(stat.tty)
+            )
+        facts.row = msgspec.structs.replace(
+            row,
             program=facts.program,
             state=self._state(pid, stat, facts),
-            terminal=terminal(stat.tty),
-            cpu=self._cpu(usage, facts) if usage else Reason.ERROR,
+            cpu=self._cpu(stat, facts),
             below=facts.below,
-            rss=usage.rss if usage else Reason.ERROR,
+            rss=rss,
         )
-
-    def _usage(self, pid: int, facts: _Facts) -> ProcessUsage | None:
-        """Read the CPU and memory that a process uses; None where it has just ended, or no file descriptor is left."""
-        try:
-            facts.reader = facts.reader or ProcessReader(pid, self._proc)
-            return facts.reader.usage()
-        except (OSError, ValueError):
-            return None
+        return facts.row
 
     def _state(self, pid: int, stat: procfs.Stat, facts: _Facts) -> str:
         """Return the name of the state; where the first thread has ended, the state of a living thread.
@@ -308,21 +326,26 @@ class Owners:
         facts.thread = procfs.find_living_thread(pid, self._proc)
         return "" if facts.thread is None else procfs.read_thread(pid, facts.thread, self._proc).state
 
-    def _cpu(self, usage: ProcessUsage, facts: _Facts) -> Reading:
+    def _cpu(self, stat: procfs.Stat, facts: _Facts) -> Reading:
         """Return the percent of one core used since the last sample."""
         now = self._clock()
-        used, since = usage.cpu - facts.used, facts.used_at
-        facts.used, facts.used_at = usage.cpu, now
+        used, since = stat.cpu - facts.used, facts.used_at
+        facts.used, facts.used_at = stat.cpu, now
         if since is None or now <= since:
             return Reason.NO_SAMPLE
-        return round(max(0.0, used) / (now - since) * 100, 1)
+        return round(max(0, used) / procfs.TICKS / (now - since) * 100, 1)
+
+
+def _rare(stat: procfs.Stat) -> tuple[object, ...]:
+    """Return the values of a stat that rarely change: where one does, all facts are read again."""
+    return stat.comm, stat.ppid, stat.session, stat.tty
 
 
 def _refresh(pid: int, stat: procfs.Stat, facts: _Facts, proc: Path) -> None:
     """Read the facts about a process; a fact that cannot be read keeps its old value."""
     ending = stat.is_ending
     with suppress(OSError, ValueError):
-        facts.uid = psinfo.read_uids(pid, proc)[0]
+        facts.uid = procfs.read_uids(pid, proc)[0]
     with suppress(OSError):
         command = read_command(pid, proc)
         if command or not ending:  # it has none any more
@@ -331,9 +354,8 @@ def _refresh(pid: int, stat: procfs.Stat, facts: _Facts, proc: Path) -> None:
         facts.name = procfs.read_name(pid, stat, proc)
     facts.parent = ""
     with suppress(OSError, ValueError):
-        if facts.ppid > 0:
-            parent = procfs.read_stat(facts.ppid, proc)
-            facts.parent = procfs.read_name(facts.ppid, parent, proc)
+        if stat.ppid > 0:
+            facts.parent = procfs.read_name(stat.ppid, procfs.read_stat(stat.ppid, proc), proc)
 
 
 def read_command(pid: int, proc: Path = procfs.PROC) -> Clean:

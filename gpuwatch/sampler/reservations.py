@@ -22,7 +22,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from gpuwatch.base import files, procfs, psinfo
+from gpuwatch.base import files, procfs
 from gpuwatch.base.text import clean
 from gpuwatch.model.shares import Reservation
 
@@ -93,7 +93,7 @@ def _read_folder(
                     if sweep and os.geteuid() in (0, maker):
                         os.unlink(name[0], dir_fd=folder)
                     continue
-                owner = psinfo.read_uids(pid, proc)[0]
+                owner = procfs.read_uids(pid, proc)[0]
                 with open(files.open_ordinary(name[0], folder=folder, links=False, owner=owner), "rb") as file:
                     gpus = msgspec.json.decode(file.read(_LARGEST), type=_File).gpus
                     # The owner can set the time of the contents (utime(2)), and not this one.

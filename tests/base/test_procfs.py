@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.base import procfs, psinfo
+from gpuwatch.base import procfs
 from tests.support.process import GpuHolder, fixture_process, stat_line
 
 
@@ -59,7 +59,7 @@ def test_a_line_cut_short_is_an_error() -> None:
 def test_this_process() -> None:
     stat = procfs.read_stat(os.getpid())
     assert (stat.ppid, stat.state, stat.kernel_thread) == (os.getppid(), "R", False)
-    assert psinfo.read_uids(os.getpid()) == os.getresuid()
+    assert procfs.read_uids(os.getpid()) == os.getresuid()
     assert os.getpid() in dict(procfs.read_threads(os.getpid()))
     assert not procfs.has_ended(os.getpid())
     assert procfs.find_ancestors(os.getpid())[0] == os.getppid()
@@ -71,7 +71,7 @@ def test_open_files_are_named_as_the_kernel_names_them(tmp_path: Path) -> None:
 
 
 def test_a_process_that_has_gone_is_known_by_its_exception(tmp_path: Path) -> None:
-    for read in (procfs.read_stat, psinfo.read_uids):
+    for read in (procfs.read_stat, procfs.read_uids):
         with pytest.raises(procfs.GONE):
             read(7, tmp_path)
     assert list(procfs.read_threads(7, tmp_path)) == []
@@ -128,7 +128,7 @@ def test_a_status_file_without_uids_is_an_error(tmp_path: Path) -> None:
     fixture_process(tmp_path, 7, stat_line())
     (tmp_path / "7" / "status").write_text("Name:\tx\n")
     with pytest.raises(ValueError, match="lacks a field"):
-        psinfo.read_uids(7, tmp_path)
+        procfs.read_uids(7, tmp_path)
 
 
 @pytest.mark.parametrize(("link", "expected"), [("pid:[4026531836]", False), ("pid:[4026532201]", True), ("", False)])

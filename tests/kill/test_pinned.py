@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gpuwatch.base import procfs, psinfo
+from gpuwatch.base import procfs
 from gpuwatch.base.procfs import has_gpu_open
 from gpuwatch.kill import pinned as pidfd
 from gpuwatch.kill.outcome import End, Outcome, Refusal
@@ -35,7 +35,7 @@ def holder() -> Iterator[GpuHolder]:
 
 def shown(pid: int) -> KillTarget:
     """A process of this machine as a row."""
-    return a_target(pid, procfs.read_stat(pid).start_ticks, psinfo.read_uids(pid)[0])
+    return a_target(pid, procfs.read_stat(pid).start_ticks, procfs.read_uids(pid)[0])
 
 
 def no_pidfd(code: int) -> Any:

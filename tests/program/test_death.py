@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 PROGRAM = r"""
 import ctypes, json, os, random, signal, sys, time
 from pathlib import Path
-from gpuwatch.base import procfs, psinfo
+from gpuwatch.base import procfs
 from gpuwatch.kill.audit import Audit
 from gpuwatch.kill.ending import Ending
 from gpuwatch.kill.pinned import KillTarget, Pinner
@@ -114,7 +114,7 @@ def seen():
         if name.isdecimal():
             try:
                 stat = procfs.read_stat(int(name))
-                uid = psinfo.read_uids(int(name))[0]
+                uid = procfs.read_uids(int(name))[0]
             except (OSError, ValueError):
                 continue
             if stat.comm[:1] == b"c" and stat.comm[1:2].isdigit():

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.base import psinfo
 from gpuwatch.model.snapshot import Reason
 from gpuwatch.sampler import machine
 from gpuwatch.sampler.owners import UserNames
@@ -44,7 +43,7 @@ def test_a_name_is_looked_up_again_after_its_time() -> None:
 
 def test_facts_of_a_machine_that_tells_nothing(tmp_path: Path) -> None:
     assert machine.pid_max(tmp_path) == 4194304
-    assert psinfo.host_memory(tmp_path) is None
+    assert machine.read_memory_use(tmp_path) is None
     assert not machine.in_container(tmp_path, tmp_path, {})
     assert not machine.hides_pids(tmp_path)
     assert machine.loaded_driver(tmp_path) == machine.library_version(tmp_path) == ""
@@ -65,7 +64,7 @@ def test_containers_are_known_by_several_signs(tmp_path: Path) -> None:
 
 def test_this_machine() -> None:
     assert 300 <= machine.pid_max() <= 4194304
-    memory = psinfo.host_memory()
+    memory = machine.read_memory_use()
     assert memory is not None
     assert 0 < memory.available <= memory.total
 

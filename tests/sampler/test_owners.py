@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpuwatch.base import procfs, psinfo
+from gpuwatch.base import procfs
 from gpuwatch.model.snapshot import Presence, Process, Reason
 from gpuwatch.sampler.owners import Owners, UserNames, terminal
 from tests.declared.tables import Case, cases
@@ -113,8 +113,8 @@ def test_the_cpu_of_what_a_process_has_started_is_known_to_the_viewer_alone(chil
     now = [100.0]
     owners, others = Owners(clock=lambda: now[0]), Owners(clock=lambda: now[0], viewer=os.getuid() + 1)
     assert {one.below for one in (*owners.read([busy, still]), *others.read([busy]))} == {Reason.NO_SAMPLE}
-    before = psinfo.read_descendants_cpu(busy, psinfo.read_usage(busy))
-    wait_for(lambda: psinfo.read_descendants_cpu(busy, psinfo.read_usage(busy)) - before >= 0.05)
+    before = procfs.read_descendants_cpu(busy, 0)
+    wait_for(lambda: procfs.read_descendants_cpu(busy, 0) - before >= 5)
     now[0] += 10.0
     below = {one.pid: one.below for one in owners.read([busy, still])}
     assert float(below[busy]) > 0
@@ -327,3 +327,25 @@ def test_a_look_up_that_blocks_holds_up_nobody(tmp_path: Path) -> None:
     answer.set()
     assert owners.users.wait(PATIENCE)
     assert read(owners, 7).user == "ada"
+
+
+def test_a_row_is_kept_while_the_line_of_stat_is_the_same(tmp_path: Path) -> None:
+    """Not longer than 10 s: the line does not show another uid, another title, or memory that was swapped out."""
+    now = [100.0]
+    folder = tree(tmp_path, 7)
+    owners = Owners(proc=tmp_path, clock=lambda: now[0])
+
+    def again(seconds: float) -> Process:
+        now[0] += seconds
+        return read(owners, 7)
+
+    assert (again(0.0).cpu, again(1.0).cpu) == (Reason.NO_SAMPLE, 0.0)
+    kept = again(1.0)
+    (folder / "status").write_text("Uid:\t2\t2\t2\t2\n")
+    (folder / "cmdline").write_bytes(b"other\0")
+    (folder / "statm").write_text("9 6 1 1 0 1 0\n")
+    assert again(1.0) is kept
+    later = again(10.0)
+    assert (later.uid, later.command, later.rss) == (2, "other", 6 * os.sysconf("SC_PAGESIZE"))
+    tree(tmp_path, 7, used=procfs.TICKS)
+    assert [again(2.0).cpu, again(2.0).cpu] == [50.0, 0.0]

@@ -29,4 +29,18 @@ def test_nothing_is_imported_that_only_a_screen_needs(package: str, module: str,
     done = subprocess.run(program, env=environment(), capture_output=True, check=True)
     collects, frozen, modules = json.loads(done.stdout)
     assert (collects, frozen) == (True, True)
-    assert {"textual", "rich"}.isdisjoint(modules)
+    heavy = {"psutil", "subprocess", "_hashlib", "tempfile", "ctypes.util", "gpuwatch.declared.sizes"}
+    assert ({"textual", "rich"} | (heavy if package == "gpuwatch.sampler" else set())).isdisjoint(modules)
+
+
+def test_the_binding_is_loaded_without_a_search_for_libraries() -> None:
+    """And the module that it does not get is there for everybody else."""
+    program = (
+        "import sys; from gpuwatch.sampler import nvml; of = nvml.load(); loaded = set(sys.modules);"
+        "from ctypes.util import find_library; assert find_library.__module__ == 'ctypes.util';"
+        "print(hasattr(of, 'nvmlInit'), loaded & {'ctypes.util', 'tempfile', 'shutil', 'random'}, of.find_library('c'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment(), capture_output=True, check=True, text=True
+    )
+    assert done.stdout.startswith("True set() libc.so")
