@@ -42,6 +42,8 @@ SETTLED = 8.0
 """Seconds from the start until a dashboard has all that it starts with."""
 CALM = 150.0
 """Seconds in which an inspector that has nothing to do ends; one that runs on has no figure without it."""
+INSPECTOR = 3
+"""Processes of gpuwatch with the inspector: it is a fork of the sampler."""
 LABS = {
     "quiet": Lab(),
     "holders": Lab(holders=300),
@@ -179,7 +181,7 @@ def memory(program: Program, machine: Machine) -> None:
         terminal.pump(SETTLED)
         program.note("memory (PSS), MiB", pss(terminal))
         while time.monotonic() - terminal.started < CALM:
-            if not any("inspector" in word for one in terminal.tree() for word in one.cmdline()):
+            if len(terminal.tree()) < INSPECTOR:
                 program.note("memory (PSS) without the inspector, MiB", pss(terminal))
                 program.note("end of the inspector, s", time.monotonic() - terminal.started)
                 return
