@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,29 +17,14 @@ pytestmark = pytest.mark.slow
 _RENAMED = {"visible": "explain", "recording": "replay"}
 
 
-@pytest.fixture(scope="module")
-def now(tmp_path_factory: pytest.TempPathFactory, nvml_library: Path, own_pids: None) -> Callable[[str], Path]:
-    """Return a function that gives the folder of what a part shows now, and makes it at the first call."""
-    folder = tmp_path_factory.mktemp("approved")
-
-    def make(part: str) -> Path:
-        if not (folder / part).exists():
-            render(part, folder)
-        return folder
-
-    return make
-
-
-@pytest.mark.parametrize(("part", "name"), [(part, name) for part in PARTS for name in names(part)])
-def test_what_is_shown_was_approved(part: str, name: str, now: Callable[[str], Path]) -> None:
-    found = difference(part, name, now(part))
+@pytest.mark.parametrize("part", PARTS)
+def test_what_is_shown_was_approved(part: str, tmp_path: Path, nvml_library: Path, own_pids: None) -> None:
+    """All of a part in one test: to render it takes some ten seconds, in each process that runs one of several."""
+    render(part, tmp_path)
+    assert names(part, tmp_path) == names(part), "shown, and nobody approved it"
+    found = "".join(difference(part, name, tmp_path) for name in names(part))
     if found:
         pytest.fail(f"a regression, or else run `python -m tests.approve` and name the decision:\n{found}", False)
-
-
-@pytest.mark.parametrize("part", PARTS)
-def test_nothing_is_shown_that_nobody_approved(part: str, now: Callable[[str], Path]) -> None:
-    assert names(part, now(part)) == names(part)
 
 
 def test_every_command_has_a_file() -> None:
