@@ -104,6 +104,7 @@ def test_a_machine_has_these_strays_and_no_others(case: Case) -> None:
 # Any machine
 
 
+@pytest.mark.uncounted
 @settings(max_examples=150)
 @given(any_machine(5), st.lists(st.tuples(st.sampled_from((4e4, 400.0, 100.0, 0.0)), st.booleans()), min_size=10))
 def test_who_is_at_work_is_never_a_stray(base: Snapshot, idles: list[tuple[float, bool]]) -> None:

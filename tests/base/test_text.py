@@ -266,6 +266,7 @@ def test_of_a_line_made_to_be_slow_only_the_beginning_is_read(repeated: list[str
     assert shown == format_command_line(["sh", "-c", line[:6000]])
 
 
+@pytest.mark.uncounted
 @given(st.integers(0, 6000), names)
 def test_a_secret_at_the_cut_does_not_survive(padding: int, name: str) -> None:
     url = f"https://user:{SECRET}@host"

@@ -53,6 +53,7 @@ def test_hundreds_of_branches_are_followed_one_after_the_other() -> None:
     assert len(conditions(source)) == script.MOST
 
 
+@pytest.mark.uncounted
 @pytest.mark.parametrize(
     "source",
     [

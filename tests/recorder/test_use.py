@@ -204,6 +204,7 @@ PEOPLE = [
 """Of three runs of ada's and ben's; process 6 is nobody's."""
 
 
+@pytest.mark.uncounted
 @settings(max_examples=30)
 @given(st.lists(st.tuples(HOLDINGS, HOLDINGS), min_size=2, max_size=5))
 def test_users_runs_and_gpus_add_up_to_the_machine(minutes: list[tuple[list[Holding], ...]]) -> None:

@@ -247,6 +247,7 @@ async def test_an_ended_events_pid_that_another_process_has_by_now_is_not_shown(
         assert app.dashboard.processes.filter.text == "gpu:2"
 
 
+@pytest.mark.uncounted
 @pytest.mark.parametrize("way", [by_enter, by_click, by_dialog])
 async def test_a_process_is_shown_in_full_and_of_a_gpu_its_processes(way: Way) -> None:
     async with running(frame(machine(4), ABOUT_PROCESS, ABOUT_GPU)) as (app, pilot):

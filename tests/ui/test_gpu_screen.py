@@ -59,6 +59,7 @@ def legend(app: GpuwatchApp, title: str) -> str:
     return lines[0]
 
 
+@pytest.mark.uncounted
 @pytest.mark.parametrize("size", [(160, 50), (60, 10)])
 async def test_enter_on_a_gpu_shows_it_and_its_processes(size: tuple[int, int]) -> None:
     async with running(watched(150), size) as (app, pilot):
@@ -247,6 +248,7 @@ async def test_unknown_values_are_no_zero() -> None:
         assert re.search(r"not supported +utilization, .*temperature, .*power", " ".join(shown.split()))
 
 
+@pytest.mark.uncounted
 @pytest.mark.parametrize("ascii_only", [False, True])
 async def test_both_details_fit_every_size(ascii_only: bool) -> None:
     async with running(watched(120), (120, 36), ascii=ascii_only) as (app, pilot):

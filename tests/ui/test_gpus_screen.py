@@ -93,6 +93,7 @@ async def test_o_shows_all_gpus_and_enter_the_chosen_one() -> None:
         assert top(app) is app.dashboard
 
 
+@pytest.mark.uncounted
 async def test_the_cursor_reads_all_gpus_at_one_time_without_states() -> None:
     history = History()
     for second in range(60):  # ada's memory doubles at the end
@@ -144,6 +145,7 @@ async def test_what_is_not_known_has_a_reason_and_is_no_zero() -> None:
         assert " —/79.1" in lines[12]
 
 
+@pytest.mark.uncounted
 async def test_older_values_are_read_for_all_gpus_and_gpus_may_leave() -> None:
     def older(timeline: Timeline, at: float) -> None:
         keys = [str(Key(gpu(index).key, "", Metric.USED)) for index in range(8)]

@@ -249,6 +249,7 @@ async def test_quitting_records_both_kinds_of_endings(tmp_path: Path) -> None:
     assert sorted(lines) == sorted((pid, ["SIGTERM"], "running") for pid in (one.pid, two.pid))
 
 
+@pytest.mark.uncounted
 @pytest.mark.parametrize("read_only", [False, True])
 @pytest.mark.parametrize("key", ["enter", "K"])
 async def test_the_one_under_the_cursor_is_asked_about_and_not_ended_by_default_or_read_only(
@@ -268,6 +269,7 @@ async def test_the_one_under_the_cursor_is_asked_about_and_not_ended_by_default_
     assert not pinner.audit.path.exists()
 
 
+@pytest.mark.uncounted
 async def test_a_zombie_cannot_be_selected_and_what_has_no_figure_is_not_counted_as_nothing() -> None:
     fields: dict[str, Any] = {**LEFT, "context": ProcessContext(), "cpu": 0.0, "uid": ME}
     found = [
