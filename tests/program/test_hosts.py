@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -11,7 +12,7 @@ import pytest
 
 from tests.driver import Driver
 from tests.support.fleet import GOOD, WHOLE, put_ssh
-from tests.support.terminal import in_terminal
+from tests.support.terminal import Terminal, in_terminal
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.uncounted]
@@ -29,12 +30,22 @@ def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: Driver, own_hom
     return driver.write().env(os.environ)
 
 
+def ssh_of(terminal: Terminal) -> list[psutil.Process]:
+    """Return what runs of the ssh; one that fails may end at any moment."""
+    found = []
+    for process in terminal.tree():
+        with suppress(psutil.NoSuchProcess):
+            if process.name() in ("ssh", "sleep"):
+                found.append(process)
+    return found
+
+
 def test_every_ssh_ends_with_the_program(env: Mapping[str, str]) -> None:
     words = ["--host", "mylab", "--host", "stalled", "--host", "ada@none:2222"]
     with in_terminal(*words, env=env) as terminal:
         terminal.wait_for(lambda one: "gpuwatch was not found" in one.text and "2 GPUs" in one.text)
-        ssh = [one for one in terminal.tree() if one.name() in ("ssh", "sleep")]
-        assert len(ssh) >= 2
+        terminal.wait_for(lambda one: len(ssh_of(one)) >= 2)
+        ssh = ssh_of(terminal)
         terminal.quit()
         wait_for(lambda: not psutil.wait_procs(ssh, timeout=0)[1], "an ssh is left")
 
