@@ -1,8 +1,9 @@
 """Partial updates of the screen in few bytes and little CPU time.
 
 Textual 8.2 renders every widget again for a partial update, resends a changed run of cells from its widget's left
-edge, and sets the whole style for every segment. This module sends only the changed runs, and a colour only where it
-changes. While nothing but panels is on screen, the runs are taken from their lines, without Textual's rendering.
+edge, and sets the whole style for every segment. This module sends only the changed runs, style by style: a colour
+takes twice as many bytes as a move of the cursor. While nothing but panels is on screen, the runs are taken from their
+lines, without Textual's rendering.
 """
 
 from __future__ import annotations
@@ -44,19 +45,22 @@ class PartialUpdate(CompositorUpdate):
     def render_segments(self, console: Console) -> str:
         """Return the update as terminal sequences; the terminal is left without a style."""
         system = console._color_system or ColorSystem.TRUECOLOR
+        pieces: dict[Style | RichStyle, list[tuple[int, int, str, int]]] = {}
+        for x, y, spans in self.runs:
+            for text, new, cells in spans:
+                pieces.setdefault(new, []).append((x, y, text, cells))
+                x += cells
         out: list[str] = []
         position = (-1, -1)
         style: Style | RichStyle | None = None
-        for x, y, spans in self.runs:
-            if position != (x, y):
-                out.append(f"\x1b[{y + 1};{x + 1}H")
-            for text, new, cells in spans:
-                if new is not style:
-                    out.append(_transition(style, new, system))
-                    style = new
+        for new, those in pieces.items():
+            out.append(_transition(style, new, system))
+            style = new
+            for x, y, text, cells in those:
+                if position != (x, y):
+                    out.append(f"\x1b[{y + 1};{x + 1}H")
                 out.append(text)
-                x += cells
-            position = (x, y)
+                position = (x + cells, y)
         if _codes(style, system) != sgr.Codes():
             out.append("\x1b[0m")
         return "".join(out)

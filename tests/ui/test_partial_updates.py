@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pyte
 from hypothesis import given
@@ -81,3 +82,38 @@ def test_a_terminal_shows_the_changed_runs_and_nothing_else(
         assert not screen.display[y][:start].strip()
         assert not screen.display[y][end:].strip()
     assert screen.cursor.attrs == screen.default_char
+
+
+@given(st.lists(st.tuples(SPANS, SPANS), min_size=1, max_size=4))
+def test_after_an_update_a_terminal_shows_what_it_would_if_all_were_sent(
+    lines: list[tuple[list[tuple[str, Style]], list[tuple[str, Style]]]],
+) -> None:
+    def sent(runs: list[CellRun]) -> str:
+        return PartialUpdate(runs).render_segments(Console(file=io.StringIO(), color_system="truecolor"))
+
+    olds, news = (
+        [line([(ascii_of(text), style) for text, style in each]) for each in part] for part in zip(*lines, strict=True)
+    )
+    screens = [pyte.Screen(WIDTH, len(lines)) for _ in range(2)]
+    updated, whole = map(pyte.Stream, screens)
+    updated.feed(sent([CellRun(0, y, old) for y, old in enumerate(olds)]))
+    parts = [
+        CellRun(start, y, crop(new, start, end))
+        for y, (old, new) in enumerate(zip(olds, news, strict=True))
+        for start, end in changed(old, new)
+    ]
+    updated.feed(sent(parts))
+    whole.feed(sent([CellRun(0, y, new) for y, new in enumerate(news)]))
+    for y in range(len(lines)):
+        assert [screens[0].buffer[y][x] for x in range(WIDTH)] == [screens[1].buffer[y][x] for x in range(WIDTH)]
+
+
+def test_each_style_is_set_once_an_update() -> None:
+    strong, muted = Style("#ffffff", "#000000", bold=True), Style("#808080", "#000000")
+    runs = [CellRun(0, y, (Span("1", strong, 1), Span("22", muted, 2))) for y in range(20)]
+    sent = PartialUpdate(runs).render_segments(Console(file=io.StringIO(), color_system="truecolor"))
+    assert len(re.findall(r"\x1b\[[0-9;]*m", sent)) == 3  # and the end
+
+
+def ascii_of(text: str) -> str:
+    return text.encode("ascii", "replace").decode()
