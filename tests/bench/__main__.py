@@ -49,18 +49,18 @@ INSPECTOR = 3
 """Processes of gpuwatch with the inspector: it is a fork of the sampler."""
 LABS = {
     "quiet": Lab(),
+    "steady": Lab(turnover=False),
     "holders": Lab(holders=300),
     "moving": Lab(moving=True),
-    "memory": Lab(turnover=False),
 }
 ONLY = {
     "start": ("start",),
     "once": ("once",),
-    "cpu": ("quiet", "holders"),
+    "cpu": ("quiet", "steady", "holders"),
     "bytes": ("quiet", "moving"),
     "memory": ("memory",),
     "keys": ("keys",),
-    **{name: (name,) for name in ("quiet", "holders", "moving")},
+    **{name: (name,) for name in LABS},
 }
 """What is measured for each word of `--only`."""
 
@@ -186,7 +186,8 @@ def memory(program: Program, machine: Machine) -> None:
         while time.monotonic() - terminal.started < CALM:
             if len(terminal.tree()) < INSPECTOR:
                 program.note("memory (PSS) without the inspector, MiB", pss(terminal))
-                program.note("end of the inspector, s", time.monotonic() - terminal.started)
+                if len(terminal.tree()) > 1:
+                    program.note("end of the inspector, s", time.monotonic() - terminal.started)
                 return
             terminal.pump(1.0)
 
@@ -263,7 +264,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=ONLY, help="measure these figures, or in these labs")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each dashboard")
     parser.add_argument("--runs", type=int, default=10, help="starts, and runs of --once")
-    parser.add_argument("--seconds", type=float, default=20.0, help="length of a run in one of the labs")
+    parser.add_argument("--seconds", type=float, default=21.0, help="length of a run in a lab; one search of /proc")
     parser.add_argument("--processes", type=int, default=43, help="processes that the driver lists")
     parser.add_argument("--holders", type=int, default=300, help="processes that only have a device file open")
     parser.add_argument("--baseline", type=Path, help="the gpuwatch of another checkout")
@@ -287,7 +288,7 @@ def main() -> None:
         for program in programs:
             program.home.mkdir()
         for what in wanted:
-            lab = LABS.get(what, LABS["quiet"])._replace(processes=options.processes)
+            lab = LABS.get("steady" if what == "memory" else what, LABS["quiet"])._replace(processes=options.processes)
             if lab.holders:
                 lab = lab._replace(holders=options.holders)
             with tempfile.TemporaryDirectory() as place, Machine(Path(place), lab, GPUS) as machine:
