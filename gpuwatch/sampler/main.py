@@ -240,7 +240,7 @@ class Sampler:
                 read = (*read, *self._owners.read({one.pid for one in candidates(search.found, listed)}))
         else:
             others = {one.pid for one in candidates(search.found, listed)} if search else set()
-            read = self._read_owners(listed | others, is_sure=is_sure)
+            read = self._read_owners(listed | others, others, is_sure=is_sure)
         if search is None:
             return self._annotate(rows, read, wait=True), ()
         by_pid = {process.pid: process for process in read}
@@ -249,8 +249,10 @@ class Sampler:
         self._openers = {row.key: find_openers(found, by_pid, row) for row in rows}
         return self._annotate_both(rows, [process for process in read if process.pid in listed], unlisted)
 
-    def _read_owners(self, pids: Collection[int], *, is_sure: bool) -> tuple[Process, ...]:
-        read = self._owners.read(pids)
+    def _read_owners(
+        self, pids: Collection[int], seldom: Collection[int] = (), *, is_sure: bool
+    ) -> tuple[Process, ...]:
+        read = self._owners.read(pids, seldom)
         return read if is_sure else tuple(map(_doubted, read))
 
     def _annotate_both(

@@ -12,7 +12,7 @@ import os
 import pwd
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from math import inf
 from pathlib import Path
@@ -87,6 +87,9 @@ class UserNames:
 
 REFRESH = 10.0
 """Seconds after which facts that rarely change are read again: a process can change its own command line."""
+
+SELDOM = 5.0
+"""Seconds after which processes are read again that hold no GPU memory of their own, such as forked workers."""
 
 NAMES_WAIT = 0.02
 """Seconds that a snapshot waits for the names of users that it sees for the first time."""
@@ -167,12 +170,22 @@ class Owners:
         self._sees_all = os.geteuid() == 0 if sees_all is None else sees_all
         self._viewer = os.getuid() if viewer is None else viewer
 
-    def read(self, pids: Iterable[int]) -> tuple[Process, ...]:
-        """Return a row for each PID, in order; a value that cannot be read is missing only in that row."""
+    def read(self, pids: Iterable[int], seldom: Collection[int] = ()) -> tuple[Process, ...]:
+        """Return a row for each PID, in order; a value that cannot be read is missing only in that row.
+
+        The rows of those in `seldom` may be up to `SELDOM` old, unless they were reaped.
+        """
+        kept: dict[int, _Facts] = {}
         absent: list[Process] = []
         unread: dict[int, _Facts] = {}
         seen: dict[int, tuple[procfs.Stat, _Facts]] = {}
+        now = self._clock()
         for pid in sorted(set(pids)):
+            facts = self._known.get(pid) if pid in seldom else None
+            is_new = facts is not None and facts.used_at is not None and now - facts.used_at < SELDOM
+            if facts and facts.row and is_new and os.access(f"{self._proc}/{pid}/stat", os.F_OK):
+                kept[pid] = facts
+                continue
             stat = self._stat(pid)
             if stat is Presence.UNREADABLE and pid in self._known:
                 unread[pid] = self._known[pid]
@@ -180,10 +193,11 @@ class Owners:
                 absent.append(Process(pid=pid, presence=stat))
             else:
                 seen[pid] = stat, self._facts(pid, stat)
-        self._lines = {pid: self._lines[pid] for pid in seen}
-        self._known = unread | {pid: facts for pid, (_, facts) in seen.items()}
+        self._lines = {pid: self._lines[pid] for pid in (*seen, *kept) if pid in self._lines}
+        self._known = kept | unread | {pid: facts for pid, (_, facts) in seen.items()}
         self._look_up_users()
         rows = absent + [self._unread(pid, facts) for pid, facts in unread.items()]
+        rows += [facts.row for facts in kept.values() if facts.row]
         rows += [self._row(pid, stat, facts) for pid, (stat, facts) in seen.items()]
         return tuple(sorted(rows, key=lambda row: row.pid))
 

@@ -24,6 +24,8 @@ from gpuwatch.sampler import machine
 
 EVERY = 20.0
 """Seconds between the end of a search and the next one, at least."""
+OLD = 60.0
+"""Seconds after which a process is searched again that had no GPU open when it was `OLD` seconds known."""
 STEP = 0.002
 """Seconds of one step; it takes a little longer, since the present process is always read completely."""
 PAUSE = 0.05
@@ -35,7 +37,7 @@ LONG = 1.0
 MOST_FILES = 1024
 """Open files of one process that are read, at most, the lowest numbers first: CUDA opens its files early."""
 MOST = 256
-"""Unlisted processes that are returned, at most, those with a context first: each is read again in every sample."""
+"""Unlisted processes that are returned, at most, those with a context first: each is read again every 5 s."""
 _OPENERS = 16
 """PIDs that are returned for one GPU that is open without being listed, at most; the screen names three."""
 _MOST_OPEN = 4096
@@ -108,6 +110,11 @@ class OpenFileSearch:
         self._search: Iterator[None] | None = None
         self._due = clock()
         self._open: dict[int, OpenGpuFiles] = {}
+        self._empty: dict[tuple[int, int], tuple[float, float]] = {}
+        """When each process without a GPU was first searched, and when last, by PID and the inode of its folder.
+
+        The kernel gives the folder of each new process another inode, so that a PID that is used again is a new one.
+        """
         self._unseen = self._reached = self._existing = 0
         self._servers: list[int] = []
 
@@ -140,17 +147,26 @@ class OpenFileSearch:
     def _all(self) -> Iterator[None]:
         self._open, self._unseen, self._servers = {}, 0, []
         try:
-            names = [entry.name for entry in self._proc.iterdir()]
+            with os.scandir(self._proc) as entries:
+                pids = [(int(entry.name), entry.inode()) for entry in entries if entry.name.isdecimal()]
         except OSError:  # no file descriptor is left: the previous result stays, with its age
             self.unsearched = max(self.unsearched, 1)
             return
-        pids = [int(name) for name in names if name.isdecimal()]
-        self._existing = len(pids)
-        for self._reached, pid in enumerate(pids, 1):
+        self._existing, before, self._empty = len(pids), self._empty, {}
+        now = self._clock()
+        for self._reached, (pid, inode) in enumerate(pids, 1):
+            unseen = self._unseen
+            first, last = before.get((pid, inode), (now, -OLD))
+            if last - first >= OLD > now - last:
+                self._empty[pid, inode] = first, last
+                continue
             if not self._is_ours(pid):
                 self._note_unseen(pid)
-            elif (one := self._read(pid)) and len(self._open) < _MOST_OPEN:
-                self._open[pid] = one
+            elif one := self._read(pid):
+                if len(self._open) < _MOST_OPEN:
+                    self._open[pid] = one
+            elif unseen == self._unseen:
+                self._empty[pid, inode] = first, now
             yield
         # Between fork(2) and execve(2) every child of a CUDA program has its parent's files: a new one is read twice.
         for pid in self._open.keys() - {one.pid for one in self.found}:

@@ -349,3 +349,20 @@ def test_a_row_is_kept_while_the_line_of_stat_is_the_same(tmp_path: Path) -> Non
     assert (later.uid, later.command, later.rss) == (2, "other", 6 * os.sysconf("SC_PAGESIZE"))
     tree(tmp_path, 7, used=procfs.TICKS)
     assert [again(2.0).cpu, again(2.0).cpu] == [50.0, 0.0]
+
+
+def test_a_process_without_gpu_memory_is_read_every_five_seconds(tmp_path: Path) -> None:
+    """At once where it is new, or where NVML lists it now."""
+    now = [100.0]
+    tree(tmp_path, 7)
+    owners = Owners(proc=tmp_path, clock=lambda: now[0])
+    assert owners.read([7], [7])[0].ppid == 1
+    (tree(tmp_path, 7, comm="other") / "stat").write_bytes(stat_line(7, ppid=2))
+    now[0] += 4.9
+    assert owners.read([7], [7])[0].ppid == 1
+    now[0] += 0.1
+    assert owners.read([7], [7])[0].ppid == 2
+    (tmp_path / "7/stat").write_bytes(stat_line(7, ppid=3))
+    assert owners.read([7])[0].ppid == 3
+    (tmp_path / "7/stat").unlink()
+    assert owners.read([7], [7])[0].presence is not Presence.SEEN

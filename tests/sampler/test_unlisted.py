@@ -206,6 +206,24 @@ def test_what_is_open_later_is_found_and_what_was_closed_is_dropped(tree: Tree) 
     assert looked.found == (OpenGpuFiles(101, 1010, frozenset({1})),)
 
 
+def test_what_had_nothing_open_for_a_minute_is_searched_once_a_minute(tree: Tree) -> None:
+    """What is new is searched at once, also under a PID that was another process's."""
+    opened, clock = [tree.add(pid, "/dev/null") for pid in (100, 101)], Ticking(0.0)
+    looked = OpenFileSearch(proc=tree.root, uid=os.getuid(), clock=clock)
+
+    def found_after(seconds: float) -> list[int]:
+        clock.now += seconds
+        looked.step(1.0)
+        return [one.pid for one in looked.found]
+
+    assert [found_after(EVERY) for _ in range(4)] == [[]] * 4
+    (opened[0] / "1").symlink_to("/dev/nvidia1")
+    (tree.root / "101").rename(tree.root.parent / "ended")
+    tree.add(101, "/dev/nvidia0")
+    tree.add(102, "/dev/nvidia0")
+    assert [found_after(EVERY) for _ in range(3)] == [[101, 102], [101, 102], [100, 101, 102]]
+
+
 def test_a_single_walk_is_cut_short(tree: Tree) -> None:
     for pid in range(100, 150):
         tree.add(pid, "/dev/nvidia0")

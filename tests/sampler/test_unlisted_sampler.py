@@ -50,7 +50,7 @@ def test_workers_are_told_and_dropped_when_they_end_or_are_listed(driver: Driver
         )
 
         os.kill(first, signal.SIGKILL)
-        _within_a_tick(sampler, first)
+        sampler.until(lambda it: not of(it, first))  # nobody reaps it: it is read every 5 s
         training(driver, held.pid, second)
         _within_a_tick(sampler, second)
         assert set(of(sampler.next(), *held.children)) == {third}
