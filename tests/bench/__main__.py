@@ -41,6 +41,8 @@ STARTED = 2.0
 """Seconds in which there is a first number."""
 SETTLED = 8.0
 """Seconds from the start until a dashboard has all that it starts with."""
+AGED = 60.0
+"""Seconds after which the age of a process is shown in minutes: before, every row of a list changes each second."""
 CALM = 150.0
 """Seconds in which an inspector that has nothing to do ends; one that runs on has no figure without it."""
 SUBREAPER = 36
@@ -237,6 +239,7 @@ def measure(what: str, programs: list[Program], machine: Machine, options: argpa
     elif what == "once":
         one_shot(programs, machine, options.runs)
     else:
+        time.sleep(max(0.0, machine.started + AGED - time.monotonic()))
         for _, program in itertools.product(range(options.rounds), programs):
             if what == "keys":
                 keys(program, machine)

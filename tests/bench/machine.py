@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from itertools import cycle, islice
 from pathlib import Path
@@ -71,6 +72,7 @@ class Machine:
         started = dict(self._read_started() for _ in range(lab.processes))
         self.driver.lab(gpus, lab.processes, [started[rank] for rank in range(lab.processes)])
         self.driver.write()
+        self.started = time.monotonic()
         self._random = random.Random(7)
         self._places = cycle(range(gpus))
         self._replaced = cycle(range(5, lab.processes, 10))
