@@ -17,7 +17,7 @@ from gpuwatch.alerts.rules.shares import Overshoot as Overshoot
 from gpuwatch.alerts.rules.shares import overshoots
 from gpuwatch.base.errors import UsageError
 from gpuwatch.base.units import MAX_INTERVAL_S, MIN_INTERVAL_S, gib
-from gpuwatch.commands.once import table
+from gpuwatch.commands.snapshot_table import table
 from gpuwatch.commands.startup import check_snapshot, first_snapshot, open_source
 from gpuwatch.config import load
 from gpuwatch.config.types import Config

@@ -18,7 +18,7 @@ import pytest
 from gpuwatch import __main__, cli
 from gpuwatch.base.errors import UnavailableError
 from gpuwatch.commands.console import Console
-from gpuwatch.commands.once import once
+from gpuwatch.commands.snapshot_table import once
 from gpuwatch.model.snapshot import SCHEMA, Snapshot, SourceState, decode
 from gpuwatch.recorder.schema import own_store
 from gpuwatch.sources.sampler_process import SamplerProcess

@@ -90,6 +90,17 @@ def test_the_dashboard_loads_no_store_and_no_other_machine() -> None:
     assert [name for name in loaded if name.startswith(others)] == []
 
 
+def test_one_snapshot_loads_its_table_after_the_sampler_has_begun_and_no_screen() -> None:
+    before = loaded_by("gpuwatch.commands.once")
+    table = ("gpuwatch.commands.snapshot_table", "gpuwatch.alerts.rules", "gpuwatch.history", "gpuwatch.model.fields")
+    assert "gpuwatch.commands.startup" in before
+    assert [name for name in before if name.startswith(table)] == []
+    after = loaded_by("gpuwatch.commands.once", "gpuwatch.commands.snapshot_table", "gpuwatch.sources.local")
+    assert set(table) <= set(after)
+    others = ("gpuwatch.ui", "textual", "rich", "gpuwatch.recorder", "gpuwatch.fleet", "gpuwatch.export", "sqlite3")
+    assert [name for name in after if name.startswith(others)] == []
+
+
 _DRAWING = """
 from gpuwatch.history.history import History
 from gpuwatch.monitor import Frame
