@@ -86,6 +86,24 @@ def scan_source(name: str, source: bytes, variables: Variables = None) -> Script
     return read_script(source, name, variables)
 
 
+class SourceImports(NamedTuple):
+    """What a source imports, and the folders in which it lets Python look; see `declared.script_lines`."""
+
+    names: tuple[str, ...]
+    folders: tuple[str, ...]
+    changed: bool
+    """Whether it may look in other folders, too."""
+    stub: tuple[tuple[str, bool], ...]
+
+
+@functools.lru_cache(maxsize=32)
+def find_imports(name: str, source: bytes) -> SourceImports:
+    """Return what a source imports. Depends on its path and its bytes alone, which each process reads for itself."""
+    folders, changed = script_lines.added_folders(source, name)
+    stub = script_lines.stub_imports(source)
+    return SourceImports((*script_lines.imported_names(source),), (*folders,), changed, (*stub.items(),))
+
+
 class UnknownFolderError(OSError):
     """Raised for a relative path that means one file in the working directory and another one where PWD points."""
 
@@ -483,12 +501,11 @@ def _find_modules(process: Path, main: _Main, variables: Mapping[str, str] | Unr
     telling = ""
     here: set[str] = set()
     tried = {main.path}
-    added, changed = script_lines.added_folders(main.data, main.path)
+    found = find_imports(main.path, main.data)
     path = "" if isinstance(variables, Unread) else variables.get("PYTHONPATH", "")
-    added += [f"{one.rstrip('/')}/" for one in path.split(":") if one]
+    added = [*found.folders, *(f"{one.rstrip('/')}/" for one in path.split(":") if one)]
     own_folders = [main.folder, *(one for one in added if not one.endswith(("-packages/", "/python3/")))]
-    names = script_lines.imported_names(main.data)
-    for name, folder in ((name, folder) for name in names for folder in own_folders):
+    for name, folder in ((name, folder) for name in found.names for folder in own_folders):
         root = name.partition(".")[0]
         if folder != main.folder and (not root or root in frameworks.PACKAGES):
             continue
@@ -505,7 +522,7 @@ def _find_modules(process: Path, main: _Main, variables: Mapping[str, str] | Unr
                     here.add(root)
                     break
             tried.update(paths)
-    foreign = dict.fromkeys(names if changed else (), False) | script_lines.stub_imports(main.data)
+    foreign = dict.fromkeys(found.names if found.changed else (), False) | dict(found.stub)
     for root, starts in ((name.partition(".")[0], starts) for name, starts in foreign.items()):
         known = root in sys.stdlib_module_names or (root in frameworks.PACKAGES and not starts)
         if root and root not in here and not known:

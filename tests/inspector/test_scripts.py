@@ -163,6 +163,23 @@ def test_a_kernel_without_the_newer_call_opens_by_the_root(tmp_path: Path, monke
         assert script_of(reader.read(process.pid, scan=seen)) == ("train.py", SOURCE)
 
 
+def test_the_imports_of_equal_sources_are_parsed_once_and_others_anew(tmp_path: Path) -> None:
+    sources = {"here": "import near\n", "same": "import near\n", "other": "import far\n"}
+    found = {}
+    reader.find_imports.cache_clear()
+    for name, source in sources.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "train.py").write_text(source)
+        (folder / "near.py").write_text("x = 1\n")
+        (folder / "far.py").write_text("x = 1\n")
+        with sharing("train.py", cwd=folder) as process:
+            script = reader.read(process.pid, scan=seen).script
+            found[name] = script and script.modules
+    assert found == {"here": ("near.py",), "same": ("near.py",), "other": ("far.py",)}
+    assert reader.find_imports.cache_info().misses == 2
+
+
 OTHER = "import torch\ntorch.cuda.set_per_process_memory_fraction(0.1)\n"
 FOLDERS = {"start": SOURCE, "now": OTHER, "none": None, "same": "a link to the one at the start"}
 
