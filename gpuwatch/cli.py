@@ -7,6 +7,7 @@ import importlib
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from gpuwatch.base.errors import GpuwatchError, UsageError
@@ -92,8 +93,14 @@ class _Parser(argparse.ArgumentParser):
     """Argument parser whose errors are one line each."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(allow_abbrev=False, **settings)
+        # argparse formats each new flag to check it: without a width it would import shutil, bz2 and lzma for that.
+        super().__init__(allow_abbrev=False, formatter_class=partial(argparse.HelpFormatter, width=80), **settings)
         self._negative_number_matcher = re.compile(r"-[0-9]")  # -1,0 is a value, and no flag
+
+    def format_help(self) -> str:
+        """Return the help, as wide as the terminal."""
+        self.formatter_class = argparse.RawDescriptionHelpFormatter
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         """Raise UsageError; for an unknown command suggest the most similar one."""
@@ -118,7 +125,6 @@ class CommandParser(_Parser):
         _import(self.command).add_arguments(self)
         self.usage = f"gpuwatch {self.command} [flags] {about.usage}".rstrip()
         self.description = f"{about.words[0].upper()}{about.words[1:]}."
-        self.formatter_class = argparse.RawDescriptionHelpFormatter
         self._positionals.title, self._optionals.title = "arguments", "flags"
         parts = (self.epilog, _examples(about), _codes(about.exit_codes()), _ALSO)
         self.epilog = "\n\n".join(filter(None, parts))
@@ -146,18 +152,29 @@ def _codes(codes: Mapping[int, str]) -> str:
 
 def parser(*, whole: bool = True) -> argparse.ArgumentParser:
     """Return the parser of the command line; its help has all flags, or unless `whole` those that are used most."""
+    top = _flags_parser(whole=whole)
+    _add_commands(top, whole=whole)
+    return top
+
+
+def _flags_parser(*, whole: bool) -> argparse.ArgumentParser:
+    """Return the parser of a line without a command, whose help has no commands yet."""
     top = _Parser(
         prog="gpuwatch",
         usage="gpuwatch [flags] [COMMAND ...]     (without a COMMAND: the dashboard)",
         description=_OVERVIEW + _examples(DASHBOARD),
         epilog=f"{_codes(EXIT_CODES)}\nData goes to stdout, messages to stderr." if whole else _MORE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    top.set_defaults(command=None)
     top.add_argument("--version", action="version", version=f"gpuwatch {__version__}")
     for title, flags in FLAGS.items():
         group = top.add_argument_group(title)
         for name, settings in flags.items():
             group.add_argument(f"--{name}", **settings)
+    return top
+
+
+def _add_commands(top: argparse.ArgumentParser, *, whole: bool) -> None:
     commands = top.add_subparsers(
         title="commands", prog="gpuwatch", dest="command", metavar="COMMAND", parser_class=CommandParser
     )
@@ -167,7 +184,6 @@ def parser(*, whole: bool = True) -> argparse.ArgumentParser:
                 action.help = argparse.SUPPRESS
     for name, command in COMMANDS.items():
         commands.add_parser(name, help=command.words).command = name
-    return top
 
 
 def commands_of(top: argparse.ArgumentParser) -> Mapping[str, CommandParser]:
@@ -183,8 +199,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """
     words, program = list(argv), []
     ours = words[: words.index("--")] if "--" in words else words
-    top = parser(whole="--help=all" in ours)
+    whole = "--help=all" in ours
+    top = _flags_parser(whole=whole)
     place = _find_command(top, ours)
+    if whole or ours[place:] or "--" in argv or not {"-h", "--help"}.isdisjoint(ours):
+        _add_commands(top, whole=whole)  # a line of flags is parsed without them, which saves 3 ms
     if ours[place : place + 1] == ["run"]:
         words, program, ours = ours, words[len(ours) + 1 :], ours[:place]
     else:

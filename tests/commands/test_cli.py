@@ -6,6 +6,7 @@ usage; 3 no driver or no GPU. `tests/approved` has those of many command lines w
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -190,6 +191,20 @@ def test_no_room_for_the_sampler_is_said_in_one_line(run: Run) -> None:
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.startswith("gpuwatch: the sampler cannot be started: ")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "known"),
+    [([], False), (["--once", "--gpu", "0"], False), (["--help"], True), (["status"], True), (["--", "status"], True)],
+)
+def test_only_a_command_or_help_makes_the_parsers_of_commands(
+    line: list[str], known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[object] = []
+    monkeypatch.setattr(cli.CommandParser, "__init__", lambda one, **_: made.append(one))
+    with contextlib.suppress(Exception, SystemExit):  # these parsers are no parsers
+        cli.parse(line)
+    assert bool(made) == known
 
 
 LIGHT = """
