@@ -12,13 +12,14 @@ import contextlib
 import gc
 import os
 import sys
+from types import SimpleNamespace
 
-if "typing_extensions" not in sys.modules:
-    # msgspec prefers it to typing, which has the same names since Python 3.11: without it a start takes 10 ms less.
-    sys.modules["typing_extensions"] = None  # type: ignore[assignment]
+from gpuwatch.base.replaced import replaced
+
+# msgspec prefers typing_extensions to typing, which has the same names since Python 3.11; and it imports uuid, which
+# asks platform for the name of the system, as uname has it. Without both a start takes 12 ms less.
+with replaced(typing_extensions=None, platform=SimpleNamespace(system=lambda: os.uname().sysname)):
     import msgspec  # noqa: F401
-
-    del sys.modules["typing_extensions"]
 
 import gpuwatch.base.procfs
 import gpuwatch.model.snapshot  # noqa: F401
