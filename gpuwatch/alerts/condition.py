@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from _blake2 import blake2s  # hashlib would load OpenSSL
 from enum import Enum, auto
-from hashlib import blake2s
 from math import inf
 from typing import Final, NamedTuple
 

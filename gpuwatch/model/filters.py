@@ -16,7 +16,6 @@ keys, figures and keywords it has; it refuses those of other lists, instead of r
 
 from __future__ import annotations
 
-import difflib
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -138,7 +137,7 @@ def _parse_term(word: str, grammar: Grammar[T], saved: Mapping[str, str], finish
     if match and match[1] in KEYS and match[2] == "=":
         bare, match = f"{match[1]}:{match[3]}", None
     head, colon, value = bare.partition(":")
-    near = difflib.get_close_matches(head, grammar.keys, n=1, cutoff=0.7) if colon and head not in grammar.keys else []
+    near = _find_similar(head, grammar.keys, 0.7) if colon and head not in grammar.keys else []
     term: Term[T] | None
     if colon and head in grammar.figures:
         raise FilterError(f"{head}: is compared; write {head}>{value or _example(grammar.figures[head])}")
@@ -180,7 +179,7 @@ def _comparison(name: str, sign: str, value: str, grammar: Grammar[T], finished:
     if figure is None and sign == "=":  # commands have `lr=0.1`
         return grammar.anywhere(f"{name}={value}")
     if figure is None:
-        near = difflib.get_close_matches(name, grammar.figures, n=1, cutoff=0.6)
+        near = _find_similar(name, grammar.figures, 0.6)
         allowed = f"did you mean {near[0]}?" if near else f"the figures are {', '.join(grammar.figures)}"
         raise FilterError(f"{name} is not a figure; {allowed}")
     if value:
@@ -188,6 +187,12 @@ def _comparison(name: str, sign: str, value: str, grammar: Grammar[T], finished:
     if finished:
         raise FilterError(f"{name}{sign} has no value; write one, such as {name}{sign}{_example(figure)}")
     return None
+
+
+def _find_similar(name: str, known: Iterable[str], cutoff: float) -> list[str]:
+    import difflib  # for a mistake alone
+
+    return difflib.get_close_matches(name, known, n=1, cutoff=cutoff)
 
 
 def _example(figure: Field[T]) -> str:
