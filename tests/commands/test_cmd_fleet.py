@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +13,9 @@ import pytest
 
 from tests import GPUWATCH
 from tests.fleet.test_overview import ROOM, alert, card
+from tests.support.environment import environment
 from tests.support.program import Call
-from tests.support.prometheus import FakePrometheus, a_fleet, fake_prometheus
+from tests.support.prometheus import FakePrometheus, a_fleet, certificate, fake_prometheus
 from tests.support.terminal import Terminal, foreign, modes_on
 
 
@@ -45,6 +47,16 @@ def test_json_is_one_object_with_all_lists(call: Call, fake: FakePrometheus) -> 
     assert found["people"][0]["hosts"]
     assert found["alerts"][0]["rule"] == "nearly full"
     assert {one["name"] for one in found["free"]} == {"H100 80GB HBM3", "A100-SXM4-80GB", "L40S"}
+
+
+def test_a_process_of_its_own_reads_over_tls(tmp_path: Path) -> None:
+    authority = certificate(tmp_path, "127.0.0.1")
+    with fake_prometheus(a_fleet(), tls=authority) as fake:
+        file = config(tmp_path, f'ca_file = "{authority}"')
+        command = [GPUWATCH, "fleet", "--json", "--prometheus", fake.url, "--config", file]
+        done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    assert (done.stderr, done.returncode) == ("", 0)
+    assert json.loads(done.stdout)["hosts"][0]["name"] == "node0001"
 
 
 def test_the_demo_asks_no_server(call: Call) -> None:

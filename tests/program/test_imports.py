@@ -17,6 +17,7 @@ import pytest
 
 import gpuwatch
 from tests.driver import Driver, Gpu
+from tests.support.prometheus import certificate, fake_prometheus
 from tests.support.terminal import in_terminal
 
 
@@ -125,6 +126,48 @@ def test_what_draws_loads_no_textual_and_of_rich_the_width_of_cells_alone() -> N
     assert {"gpuwatch.ui.draw.theme", "gpuwatch.sources.demo", *names} <= set(loaded)
     others = ("textual", "rich.", "gpuwatch.recorder", "gpuwatch.fleet", "gpuwatch.export", "sqlite3")
     assert [name for name in loaded if name.startswith(others) and not name.startswith(("rich.cells", "rich._"))] == []
+
+
+_LATE = (
+    *("platform", "typing_extensions", "ssl", "hashlib", "_hashlib", "difflib", "tempfile", "asyncio", "socket"),
+    *("subprocess", "dataclasses", "inspect", "random", "json", "tomllib", "sqlite3", "psutil", "rich.console"),
+    *("textual", "gpuwatch.config.reading", "gpuwatch.recorder", "gpuwatch.fleet", "gpuwatch.kill.pinned"),
+)
+"""What neither the first frame nor `--once` needs: _hashlib and ssl load OpenSSL, which takes 3 ms and 1 MiB."""
+
+
+@pytest.mark.parametrize(
+    ("line", "last", "late"),
+    [
+        ("", ["gpuwatch.commands.dashboard_app", "gpuwatch.ui.first_frame"], ["shutil", "bz2", "lzma"]),
+        ("--once --gpu 0", ["gpuwatch.commands.once"], ["gpuwatch.ui", "gpuwatch.monitor"]),
+    ],
+)
+def test_a_start_loads_nothing_that_can_wait(line: str, last: list[str], late: list[str]) -> None:
+    ours = ["gpuwatch.__main__", "gpuwatch.cli", "gpuwatch.sources.local", *last]
+    loaded = loaded_by(*ours, then=f"gpuwatch.cli.parse({line.split()})")
+    assert set(ours) <= set(loaded)
+    assert sorted({*_LATE, *late}.intersection(loaded)) == []
+
+
+_TLS_LATER = """
+import sys, gpuwatch.__main__
+from gpuwatch.commands.dashboard_app import import_less
+with import_less():
+    import gpuwatch.ui.app
+assert "ssl" not in sys.modules and "typing_extensions" not in sys.modules
+from gpuwatch.config.types import FleetSettings
+from gpuwatch.fleet.prometheus import PrometheusClient
+print(PrometheusClient(FleetSettings(ca_file=sys.argv[1]), sys.argv[2]).query("up"))
+"""
+
+
+def test_tls_works_in_the_process_of_a_dashboard_whose_asyncio_has_none(tmp_path: Path) -> None:
+    good = certificate(tmp_path, "127.0.0.1")
+    with fake_prometheus(tls=good) as fake:
+        command = [sys.executable, "-c", _TLS_LATER, str(good), fake.url]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stderr, done.returncode) == ("", 0)
 
 
 @pytest.mark.slow
