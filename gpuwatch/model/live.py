@@ -18,7 +18,6 @@ import contextlib
 import os
 import re
 import time
-from _blake2 import blake2b  # hashlib would load OpenSSL
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
