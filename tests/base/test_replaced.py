@@ -20,7 +20,7 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_module_is_another_or_missing_within_and_itself_afterwards() -> None:
-    other = types.SimpleNamespace()
+    other: object = types.SimpleNamespace()
     with replaced(colorsys=other):
         assert import_module(NEVER) is other
     with pytest.raises(ImportError), replaced(colorsys=None):  # and after an error
