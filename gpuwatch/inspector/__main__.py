@@ -7,9 +7,18 @@ from __future__ import annotations
 
 import gc
 import os
+import select
+
+from gpuwatch.inspector import IDLE
 
 
 def main() -> None:
+    """Wait for the first line on stdin, then import what reads processes, and answer.
+
+    Where a dashboard starts, its first snapshot needs the cores: the imports begin when there is something to ask.
+    """
+    if not select.select([0], [], [], IDLE)[0]:
+        return
     gc.disable()  # imported objects stay: collecting them frees nothing
     from gpuwatch.inspector import worker
 

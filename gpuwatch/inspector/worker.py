@@ -23,15 +23,12 @@ from gpuwatch.base.child import die_with_parent
 from gpuwatch.base.text import clean
 from gpuwatch.declared.facts import GpuFacts, Share
 from gpuwatch.declared.resolver import resolve
-from gpuwatch.inspector import context, reader
+from gpuwatch.inspector import IDLE, context, reader
 from gpuwatch.inspector.containers import ContainerNames
 from gpuwatch.inspector.protocol import Answer, Question, bounded
 from gpuwatch.inspector.servers import Sockets
 from gpuwatch.inspector.terminals import PaneNames
 from gpuwatch.model.snapshot import Declared, Knowledge, ProcessContext
-
-IDLE = 30.0
-"""Seconds without a question after which the inspector ends, to free its memory."""
 
 MEMORY = 512 << 20
 """Bytes of address space, at most: a source of 1 MiB with nothing but brackets would take more to parse."""
@@ -120,7 +117,7 @@ def questions() -> Iterator[list[Question]]:
     poller.register(0, select.POLLIN)
     while poller.poll(IDLE * 1000) and (chunk := os.read(0, 1 << 16)):
         *lines, buffer = (buffer + chunk).split(b"\n")
-        yield [decode(line) for line in lines]
+        yield [decode(line) for line in lines if line]  # an empty line is for `inspector.__main__`
 
 
 def _write(line: bytes) -> None:

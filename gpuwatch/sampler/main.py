@@ -367,6 +367,8 @@ def main(arguments: Sequence[str], inspector: ChildProcess | None) -> int:
             with contextlib.suppress(Unusable):  # the first call to the driver reports it
                 nvml.load()
             options = connection.read_options()
+        if options.once and inspector is not None:
+            inspector.write(b"\n")  # it begins its imports, since this snapshot waits for its answers
         # A single snapshot waits: one process that hangs must not keep the others from being read.
         deadline = _ONCE / 2 if options.once else DEADLINE
         client = InspectorClient(

@@ -186,3 +186,10 @@ def test_the_driver_is_loaded_by_the_sampler_alone(driver: Driver) -> None:
         assert loaded != [program.pid]
         terminal.send("q")
         terminal.quit()
+
+
+def test_the_inspector_imports_nothing_before_it_is_asked() -> None:
+    code = "import sys; from gpuwatch.inspector import __main__ as program; program.IDLE = 0.05; program.main()"
+    with subprocess.Popen([sys.executable, "-c", f"{code}; print(*sys.modules)"], stdin=-1, stdout=-1, text=True) as it:
+        assert it.stdout is not None
+        assert "gpuwatch.inspector.worker" not in it.stdout.read().split()
