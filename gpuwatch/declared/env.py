@@ -8,7 +8,6 @@ Most variables are rows of `VARIABLES`; those whose value is a list, or depends 
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
 import shlex
@@ -500,4 +499,6 @@ def _find_meant(name: str) -> str:
         return ""
     if not _OTHERS.isdisjoint(name.lower().split("_")):
         return ""
+    import difflib  # for a mistake alone
+
     return next(iter(difflib.get_close_matches(name, near, n=1, cutoff=_ALIKE)), "")

@@ -15,10 +15,11 @@ import operator
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from itertools import islice, pairwise
 from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeGuard
+
+import msgspec
 
 from gpuwatch.declared.facts import LOCAL_RANKS, Variables
 
@@ -336,8 +337,7 @@ class _UnknownError(Exception):
     """Raised for an expression whose value is known only at run time."""
 
 
-@dataclass(frozen=True)
-class ScriptDevice:
+class ScriptDevice(msgspec.Struct, frozen=True):
     """GPU in an expression: an ordinal among the visible ones; None for each visible GPU, or for an unknown one."""
 
     ordinal: int | None

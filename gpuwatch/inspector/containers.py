@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -66,13 +66,25 @@ _POD_STATE = re.compile(r"/pods/([0-9a-f-]{32,36})/etc-hosts$")
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
-def find_container_id(pid: int, cgroup: str, proc: Path) -> ContainerId | None:
+class Above(NamedTuple):
+    """Parent of a process, and the container that the process monitors; cached for its other descendants."""
+
+    parent: int
+    monitored: tuple[ContainerId, ContainerName | None] | None
+
+
+Monitors: TypeAlias = dict[int, Above]
+"""Processes by PID, read while one batch of questions is answered."""
+
+
+def find_container_id(pid: int, cgroup: str, proc: Path, known: Monitors | None = None) -> ContainerId | None:
     """Return the container of a process: by its cgroup, else by the monitor above it, else by its mounts.
 
     A rootless container may have no cgroup of its own: Podman's has none with cgroups of version 1, and none with
-    `--cgroups=disabled`. Its monitor has the uid of the user, its processes may have another.
+    `--cgroups=disabled`. Its monitor has the uid of the user, its processes may have another. `known` caches the
+    ancestors of all processes.
     """
-    found = cgroups.parse_container(cgroup) or next((found for found, _ in _read_monitors(pid, proc)), None)
+    found = cgroups.parse_container(cgroup) or next((found for found, _ in _read_monitors(pid, proc, known)), None)
     return found or read_mounts(pid, cgroup, proc)[0]
 
 
@@ -165,24 +177,33 @@ def _find_owner(uid: int | None) -> Owner | None:
 # -- sources -------------------------------------------------------------------------------------------------------
 
 
-def _read_monitors(pid: int, proc: Path) -> Iterator[tuple[ContainerId, ContainerName | None]]:
+def _read_monitors(
+    pid: int, proc: Path, known: Monitors | None = None
+) -> Iterator[tuple[ContainerId, ContainerName | None]]:
     """Yield the containers on the command lines of the monitors above a process, the innermost first."""
+    known = {} if known is None else known
     for place in range(_MOST_ABOVE):
-        here, stat = pid, procfs.find_stat(pid, proc)
-        if stat is None:
-            return
-        pid = stat.ppid
-        if place == 0 or stat.comm != b"conmon":
-            continue
-        try:
-            line = decode_environ(procfs.read_file(here, "cmdline", proc, _LARGEST_LINE))
-        except OSError:  # it has ended
-            continue
-        options = dict(reversed([*pairwise(re.split("[\0=]", line))]))  # `--name=NAME`, too; the first one counts
-        ident = options.get("-c") or options.get("--cid", "")
-        name = parse_name(options.get("-n") or options.get("--name", ""))
-        if _ID.fullmatch(ident):
-            yield ContainerId("cri-o" if name and name.pod else "podman", ident), name
+        if pid not in known:
+            stat = procfs.find_stat(pid, proc)
+            if stat is None:
+                return
+            known[pid] = Above(stat.ppid, _read_monitored(pid, proc) if stat.comm == b"conmon" else None)
+        above = known[pid]
+        if place and above.monitored:
+            yield above.monitored
+        pid = above.parent
+
+
+def _read_monitored(pid: int, proc: Path) -> tuple[ContainerId, ContainerName | None] | None:
+    """Return the container on the command line of a monitor; None where there is none, or it has ended."""
+    try:
+        line = decode_environ(procfs.read_file(pid, "cmdline", proc, _LARGEST_LINE))
+    except OSError:
+        return None
+    options = dict(reversed([*pairwise(re.split("[\0=]", line))]))  # `--name=NAME`, too; the first one counts
+    ident = options.get("-c") or options.get("--cid", "")
+    name = parse_name(options.get("-n") or options.get("--name", ""))
+    return (ContainerId("cri-o" if name and name.pod else "podman", ident), name) if _ID.fullmatch(ident) else None
 
 
 def read_mounts(pid: int, cgroup: str, proc: Path) -> tuple[ContainerId | None, str]:

@@ -18,7 +18,7 @@ from gpuwatch.base import procfs, programs
 from gpuwatch.base.text import clean
 from gpuwatch.declared.facts import Facts, Unread
 from gpuwatch.inspector import cgroups, runs, servers, terminals
-from gpuwatch.inspector.containers import LONGEST, ContainerNames, find_container_id, read_mounts
+from gpuwatch.inspector.containers import LONGEST, ContainerNames, Monitors, find_container_id, read_mounts
 from gpuwatch.inspector.credentials import read_account
 from gpuwatch.inspector.servers import Sockets
 from gpuwatch.inspector.terminals import PaneNames
@@ -36,12 +36,14 @@ _IMAGE_VARIABLES = {
 """Variables that Apptainer sets, all of them; it uses no cgroup: apptainer.org, Environment and Metadata."""
 
 
-def find_container(facts: Facts, *, proc: Path, names: ContainerNames) -> Container | None:
+def find_container(
+    facts: Facts, *, proc: Path, names: ContainerNames, monitors: Monitors | None = None
+) -> Container | None:
     """Return the innermost container of a process; None where there is none, or it is not known."""
     image = _find_image(facts, proc)
     if image is not None:
         return image
-    found = find_container_id(facts.pid, facts.cgroup, proc)
+    found = find_container_id(facts.pid, facts.cgroup, proc, monitors)
     if found is not None:
         known = names.find(found, facts.pid, _runtime_owner(facts), proc=proc)
         return Container(runtime=found.runtime, id=found.id[:12], name=known.name)
@@ -211,11 +213,12 @@ def read_context(
     names: ContainerNames | None = None,
     panes: PaneNames | None = None,
     sockets: Sockets | None = None,
+    monitors: Monitors | None = None,
 ) -> ProcessContext:
     """Return the context of a process; parts that cannot be read are missing, with the reason in `words`.
 
-    `names` and `sockets` cache what was read for other processes. `panes` asks tmux for the names of sessions and
-    windows; without it tmux is not asked.
+    `names`, `sockets` and `monitors` cache what was read for other processes. `panes` asks tmux for the names of
+    sessions and windows; without it tmux is not asked.
     """
     parts, known, table = _Parts(), names or ContainerNames(), sockets or Sockets(proc)
     stat = parts.read("state", lambda: procfs.read_stat(facts.pid, proc), None)
@@ -234,7 +237,9 @@ def read_context(
     if notebook is not None and (slurm or batch):  # the PID of its server is one of another machine
         notebook = msgspec.structs.replace(notebook, left=False)
     found = ProcessContext(
-        container=parts.read("container", lambda: find_container(facts, proc=proc, names=known), None),
+        container=parts.read(
+            "container", lambda: find_container(facts, proc=proc, names=known, monitors=monitors), None
+        ),
         pod=parts.read("pod", lambda: find_pod(facts, proc=proc, names=known), ""),
         slurm=slurm,
         batch=batch,

@@ -87,7 +87,7 @@ def read_file(process: Path, path: str, limit: int) -> FileContent:
     """
     likely = False
     try:
-        root = os.open(process / "root", _LOOK | os.O_DIRECTORY)
+        root = os.open(f"{process}/root", _LOOK | os.O_DIRECTORY)
     except PermissionError:
         if not path.startswith("/"):
             raise
@@ -106,7 +106,7 @@ def read_file(process: Path, path: str, limit: int) -> FileContent:
 
 def _open_inside(process: Path, root: int, path: str) -> int:
     if not path.startswith("/"):
-        path = f"{(process / 'cwd').readlink()}/{path}"
+        path = f"{os.readlink(f'{process}/cwd')}/{path}"  # noqa: PTH115 - a Path would take twice as long
     try:
         return _openat2(root, path)
     except OSError as error:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -249,6 +248,8 @@ class PaneNames:
 
     def ask(self, socket: Path, *arguments: str) -> bytes:
         """Run tmux on the server of a socket of the user's own; raises OSError, in plain words."""
+        import shutil  # for those who use tmux
+
         program = shutil.which("tmux", path=self._path)
         if program is None:
             raise OSError("tmux is not on PATH")

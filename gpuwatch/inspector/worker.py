@@ -24,7 +24,7 @@ from gpuwatch.base.text import clean
 from gpuwatch.declared.facts import GpuFacts, Share
 from gpuwatch.declared.resolver import resolve
 from gpuwatch.inspector import IDLE, context, reader
-from gpuwatch.inspector.containers import ContainerNames
+from gpuwatch.inspector.containers import ContainerNames, Monitors
 from gpuwatch.inspector.protocol import Answer, Question, bounded
 from gpuwatch.inspector.servers import Sockets
 from gpuwatch.inspector.terminals import PaneNames
@@ -50,11 +50,13 @@ class Inspector:
         self._names = ContainerNames()
         self._panes: PaneNames | None = None
         self._ancestors: dict[int, reader.Ancestor] = {}
+        self._monitors: Monitors = {}
         self._sockets = Sockets()
 
     def begin(self) -> None:
         """Clear the cached ancestors and sockets; to be called before each batch of questions."""
         self._ancestors.clear()
+        self._monitors.clear()
         self._sockets = Sockets(self._proc)
 
     def answer(self, question: Question) -> Answer:
@@ -94,13 +96,18 @@ class Inspector:
         Raises ProcessLookupError where another process has its PID.
         """
         facts = reader.read(
-            question.pid, proc=self._proc, user=question.user, shares=self._shares, ancestors=self._ancestors
+            question.pid,
+            proc=self._proc,
+            user=question.user,
+            shares=self._shares,
+            ancestors=self._ancestors,
+            monitors=self._monitors,
         )
         stat = procfs.read_stat(question.pid, self._proc)
         if stat.start_ticks != question.start:
             raise ProcessLookupError
         around = context.read_context(
-            facts, proc=self._proc, names=self._names, panes=self._panes, sockets=self._sockets
+            facts, proc=self._proc, names=self._names, panes=self._panes, sockets=self._sockets, monitors=self._monitors
         )
         return resolve(facts, self._gpus, self._driver), around, stat.is_ending
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from gpuwatch.base.child import ChildProcess
+from gpuwatch.inspector import protocol  # noqa: F401 - and what it imports: both processes need it
 from gpuwatch.inspector.__main__ import main as inspect
 
 

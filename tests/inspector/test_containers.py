@@ -130,6 +130,16 @@ def test_the_monitor_of_another_container_says_nothing(tmp_path: Path, public: P
         (tmp_path / "5/cmdline").unlink(missing_ok=True)
 
 
+def test_the_monitor_of_several_processes_is_read_once_a_batch(tmp_path: Path) -> None:
+    monitored(tmp_path, "/usr/bin/conmon", "-c", ID)
+    fixture_process(tmp_path, 8, stat_line(8, ppid=6))
+    batch: containers.Monitors = {}
+    found = containers.find_container_id(7, SESSION, tmp_path, batch)
+    (tmp_path / "5/cmdline").write_text(f"conmon\0-c\0{OTHER}\0")
+    assert containers.find_container_id(8, SESSION, tmp_path, batch) == found == ContainerId("podman", ID)
+    assert containers.find_container_id(8, SESSION, tmp_path, {}) == ContainerId("podman", OTHER)
+
+
 @pytest.mark.parametrize(
     "argv", [(), ("-c",), ("-n", ID), ("-c", ID[:12]), ("-c", f"{ID}/../x"), ("-c", ID.upper()), ("-n", "-c", ID[1:])]
 )

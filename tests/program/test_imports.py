@@ -150,6 +150,11 @@ def test_a_start_loads_nothing_that_can_wait(line: str, last: list[str], late: l
     assert sorted({*_LATE, *late}.intersection(loaded)) == []
 
 
+def test_the_inspector_loads_nothing_that_few_processes_need() -> None:
+    loaded = loaded_by("gpuwatch.__main__", "gpuwatch.sampler.__main__", "gpuwatch.inspector.worker")
+    assert {"dataclasses", "inspect", "difflib", "shutil"}.isdisjoint(loaded)
+
+
 _TLS_LATER = """
 import sys, gpuwatch.__main__
 from gpuwatch.commands.dashboard_app import import_less
