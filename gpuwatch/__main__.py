@@ -73,7 +73,7 @@ def _run_sampler() -> None:
     """Run the sampler in a fork of this process."""
     from gpuwatch.sampler.__main__ import main
 
-    main([])
+    main([], once="--once" in sys.argv)
 
 
 def _open_closed() -> None:

@@ -15,13 +15,16 @@ from gpuwatch.inspector import protocol  # noqa: F401 - and what it imports: bot
 from gpuwatch.inspector.__main__ import main as inspect
 
 
-def main(arguments: Sequence[str]) -> None:
+def main(arguments: Sequence[str], *, once: bool = False) -> None:
+    """Run the sampler; with `once` the inspector begins its imports at once, not when the options are there."""
     gc.disable()  # imported objects stay: collecting them frees nothing
     gc.freeze()
     inspector = None
     if "--no-declared" not in arguments:
         try:
             inspector = ChildProcess(inspect)
+            if once:
+                inspector.write(b"\n")
         except OSError:  # no memory, no room for a process: it is tried again when there is something to ask
             inspector = None
     from gpuwatch.sampler import main as loop  # while the inspector gets ready

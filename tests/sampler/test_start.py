@@ -33,6 +33,22 @@ def test_nothing_is_imported_that_only_a_screen_needs(package: str, module: str,
     assert ({"textual", "rich"} | (heavy if package == "gpuwatch.sampler" else set())).isdisjoint(modules)
 
 
+BEGINNING = """
+import os
+from gpuwatch.sampler import __main__, main
+__main__.inspect = lambda: os.write(1, os.read(0, 1) or b"nothing\\n")
+main.main = lambda _, inspector: inspector.end_input() or print(inspector.read_lines(60), flush=True) or 0
+__main__.main([], once={once})
+"""
+
+
+@pytest.mark.parametrize(("once", "read"), [(True, [b""]), (False, [b"nothing"])])
+def test_the_inspector_begins_before_the_options_are_there_for_a_single_snapshot(once: bool, read: list[bytes]) -> None:
+    program = [sys.executable, "-c", BEGINNING.format(once=once)]
+    done = subprocess.run(program, env=environment(), capture_output=True, check=True, text=True)
+    assert done.stdout == f"{read}\n"
+
+
 def test_the_binding_is_loaded_without_a_search_for_libraries() -> None:
     """And the module that it does not get is there for everybody else."""
     program = (
