@@ -66,15 +66,8 @@ _POD_STATE = re.compile(r"/pods/([0-9a-f-]{32,36})/etc-hosts$")
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
-class Above(NamedTuple):
-    """Parent of a process, and the container that the process monitors; cached for its other descendants."""
-
-    parent: int
-    monitored: tuple[ContainerId, ContainerName | None] | None
-
-
-Monitors: TypeAlias = dict[int, Above]
-"""Processes by PID, read while one batch of questions is answered."""
+Monitors: TypeAlias = "dict[int, tuple[int, tuple[ContainerId, ContainerName | None] | None]]"
+"""Parent of each process that was read in a batch of questions, and the container that the process monitors."""
 
 
 def find_container_id(pid: int, cgroup: str, proc: Path, known: Monitors | None = None) -> ContainerId | None:
@@ -187,11 +180,10 @@ def _read_monitors(
             stat = procfs.find_stat(pid, proc)
             if stat is None:
                 return
-            known[pid] = Above(stat.ppid, _read_monitored(pid, proc) if stat.comm == b"conmon" else None)
-        above = known[pid]
-        if place and above.monitored:
-            yield above.monitored
-        pid = above.parent
+            known[pid] = stat.ppid, _read_monitored(pid, proc) if stat.comm == b"conmon" else None
+        pid, monitored = known[pid]
+        if place and monitored:
+            yield monitored
 
 
 def _read_monitored(pid: int, proc: Path) -> tuple[ContainerId, ContainerName | None] | None:

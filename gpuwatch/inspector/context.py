@@ -36,17 +36,15 @@ _IMAGE_VARIABLES = {
 """Variables that Apptainer sets, all of them; it uses no cgroup: apptainer.org, Environment and Metadata."""
 
 
-def find_container(
-    facts: Facts, *, proc: Path, names: ContainerNames, monitors: Monitors | None = None
-) -> Container | None:
+def find_container(facts: Facts, proc: Path, names: ContainerNames, known: Monitors | None = None) -> Container | None:
     """Return the innermost container of a process; None where there is none, or it is not known."""
     image = _find_image(facts, proc)
     if image is not None:
         return image
-    found = find_container_id(facts.pid, facts.cgroup, proc, monitors)
+    found = find_container_id(facts.pid, facts.cgroup, proc, known)
     if found is not None:
-        known = names.find(found, facts.pid, _runtime_owner(facts), proc=proc)
-        return Container(runtime=found.runtime, id=found.id[:12], name=known.name)
+        name = names.find(found, facts.pid, _runtime_owner(facts), proc=proc).name
+        return Container(runtime=found.runtime, id=found.id[:12], name=name)
     variable = _variable(facts, "container") if len(facts.cgroup) <= 1 else ""
     return Container(runtime=_CONTAINER_VARIABLE[variable]) if variable in _CONTAINER_VARIABLE else None
 
@@ -237,9 +235,7 @@ def read_context(
     if notebook is not None and (slurm or batch):  # the PID of its server is one of another machine
         notebook = msgspec.structs.replace(notebook, left=False)
     found = ProcessContext(
-        container=parts.read(
-            "container", lambda: find_container(facts, proc=proc, names=known, monitors=monitors), None
-        ),
+        container=parts.read("container", lambda: find_container(facts, proc, known, monitors), None),
         pod=parts.read("pod", lambda: find_pod(facts, proc=proc, names=known), ""),
         slurm=slurm,
         batch=batch,
