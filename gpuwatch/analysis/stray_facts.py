@@ -296,8 +296,8 @@ def find_obstacle(gpu: Gpu, snapshot: Snapshot) -> str:
         return ", ".join(filter(None, (gpu.health.value, gpu.words)))
     if gpu.unreliable:
         return "its list of processes is not reliable"
-    pids = {one.pid for one in gpu.holdings}
-    if any(one.presence is Presence.UNSURE and one.pid in pids for one in snapshot.processes):
+    unsure = {one.pid for one in snapshot.processes if one.presence is Presence.UNSURE}
+    if unsure and not unsure.isdisjoint([one.pid for one in gpu.holdings]):
         return "the driver may mean processes outside of this container"
     is_old = gpu.sampled <= 0 or snapshot.monotonic - gpu.sampled > _LATE * max(snapshot.interval, 1.0)
     return gpu.holdings_note or "its values are old" * is_old

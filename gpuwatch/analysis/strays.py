@@ -142,13 +142,14 @@ def _is_left_worker(candidate: StrayCandidate) -> bool:
     In a container the launcher is not always visible: there the process must also have been adopted. One that answers
     on a port is in use for all that is known.
     """
-    if candidate.answers:
-        return False
     if candidate.process.state in _NOT_RUNNING or (candidate.in_container and not candidate.process.adopted):
         return False
+    # The family last: a large one takes the longest to ask, and the runs of most processes have not ended.
     if candidate.on:
-        return candidate.has_run_ended and not candidate.is_in_use(candidate.limits.quiet_after)
-    return _is_left_without_listing(candidate)
+        left = candidate.has_run_ended and not candidate.is_in_use(candidate.limits.quiet_after)
+    else:
+        left = _is_left_without_listing(candidate)
+    return left and not candidate.answers
 
 
 def _is_left_without_listing(candidate: StrayCandidate) -> bool:

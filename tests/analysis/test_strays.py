@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,20 @@ def test_on_a_busy_machine_nobody_has_a_stray_for_longer_than_it_takes_to_reap_i
                 assert row.cause is StrayCause.ZOMBIE, row
                 lasting[row.process.pid] += 1
     assert max(lasting.values(), default=0) <= 2, lasting
+
+
+def test_the_family_of_a_worker_whose_run_goes_on_is_not_asked() -> None:
+    workers = [mine(pid) for pid in range(PID, PID + 40)]
+    busy_lately = told(*((0, one.pid, 30.0, False) for one in workers))
+    asked: Counter[str] = Counter()
+    sys.setprofile(lambda stack, event, _: asked.update([stack.f_code.co_name] * (event == "call")))
+    try:
+        found = find(machine(workers, [held(one.pid) for one in workers]), busy_lately)
+    finally:
+        sys.setprofile(None)
+    assert not found
+    assert asked["find_strays"]
+    assert not asked["find_family"]
 
 
 # ---------------------------------------------------------------------------------------------------------------
