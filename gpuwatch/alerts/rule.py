@@ -18,7 +18,7 @@ from gpuwatch.alerts.limits import Limits
 from gpuwatch.alerts.unattributed import GapEvidence
 from gpuwatch.base.units import Unit
 from gpuwatch.model.holdings import UNSEEN_USER, GpuOwner, GpuProcess, Holdings
-from gpuwatch.model.shares import LimitUsage, limit_usages
+from gpuwatch.model.shares import LimitUsage
 from gpuwatch.model.snapshot import Gpu, Health, Presence, Process, Snapshot
 
 if TYPE_CHECKING:  # the causes of unknown memory are found without a history, too
@@ -160,7 +160,7 @@ class RuleContext:
         A limit of processes that have all ended is not judged: nobody can do anything about it.
         """
         found: dict[str, list[LimitUsage]] = {gpu.uuid: [] for gpu in self.gpus if gpu.uuid and not gpu.unreliable}
-        for one in limit_usages(self.snapshot):
+        for one in self.holdings.limit_usages:
             if one.gpu in found and not all(self.processes[pid].has_ended for pid in one.pids):
                 found[one.gpu].append(one)
         return found

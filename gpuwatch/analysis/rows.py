@@ -5,11 +5,11 @@ Pure functions, shared by the dashboard and by `gpuwatch --once`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gpuwatch.model.fields import PROCESS, Field, Row, SortValue
-from gpuwatch.model.shares import limit_usages
+from gpuwatch.model.shares import LimitUsage, limit_usages
 from gpuwatch.model.snapshot import IdleTimes, Presence, Process, Snapshot
 
 if TYPE_CHECKING:  # a single snapshot has no history, and need not wait for its import
@@ -18,15 +18,22 @@ if TYPE_CHECKING:  # a single snapshot has no history, and need not wait for its
 T = TypeVar("T")
 
 
-def rows(snapshot: Snapshot, view: HistoryView | None = None, idle_times: IdleTimes | None = None) -> list[Row]:
+def rows(
+    snapshot: Snapshot,
+    view: HistoryView | None = None,
+    idle_times: IdleTimes | None = None,
+    *,
+    usages: Sequence[LimitUsage] | None = None,
+) -> list[Row]:
     """Return a row for each holding, in the order of the GPUs and of the driver's lists.
 
-    `idle_times` are for a snapshot without a history.
+    `idle_times` are for a snapshot without a history. `usages` are those of the snapshot's limits, where somebody has
+    found them.
     """
     owners = {process.pid: process for process in snapshot.processes}
     together = {
         (usage.gpu, min(usage.pids, key=lambda pid: (owners[pid].start, pid))): usage.held
-        for usage in limit_usages(snapshot)
+        for usage in (limit_usages(snapshot) if usages is None else usages)
         if usage.scope and usage.complete
     }
     joined = []

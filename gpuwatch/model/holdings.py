@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from gpuwatch.model.shares import LimitUsage, limit_usages
 from gpuwatch.model.snapshot import Gpu, Holding, Process, Reason, Snapshot, number
 
 UNSEEN_USER: Final = "?"
@@ -136,6 +137,11 @@ class Holdings:
     def processes(self) -> Mapping[int, Process]:
         """Processes of the snapshot by PID."""
         return {one.pid: one for one in self.snapshot.processes}
+
+    @cached_property
+    def limit_usages(self) -> Sequence[LimitUsage]:
+        """Use of every limit, GPU by GPU."""
+        return limit_usages(self.snapshot)
 
     @cached_property
     def names(self) -> Mapping[int, str]:

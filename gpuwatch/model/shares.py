@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from gpuwatch.base.units import GIB, MIB
-from gpuwatch.model.holdings import GpuProcess
 from gpuwatch.model.snapshot import (
     Declaration,
     Declared,
@@ -23,6 +22,9 @@ from gpuwatch.model.snapshot import (
     Snapshot,
     known,
 )
+
+if TYPE_CHECKING:  # which imports this module
+    from gpuwatch.model.holdings import GpuProcess
 
 STEADY: Final = 8 * MIB
 """Bytes by which the reserved memory of a GPU may change, or fractions may be rounded, before a size is another one."""

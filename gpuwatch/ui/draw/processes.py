@@ -154,7 +154,7 @@ class Processes(RowList[Row]):
         self._view = view
         if self._joined is not view.frame:
             self._joined = view.frame
-            self.every = rows(view.frame.snapshot, view.frame.history)
+            self.every = rows(view.frame.snapshot, view.frame.history, usages=view.frame.holdings.limit_usages)
             self._over = overshoots((*view.frame.alerts, *view.frame.early))
             self._useful.update(self.every, view.frame.received)
         here = [row for row in self.every if self.only is None or row.gpu.key == self.only.key]
