@@ -131,6 +131,7 @@ ENVIRONMENT: Final = {
     "SLURM_STEP_GPUS, SLURM_JOB_GPUS": "pick and run warn if Slurm manages the machine and these are not set",
     "SUDO_UID": "under sudo, strays and kill apply to the caller's processes",
     "NO_COLOR": "no colours in tables",
+    "COLORTERM": "whether the terminal has more than 256 colours",
     "TERM, LC_ALL, COLUMNS": "whether there is a terminal, whether it is in UTF-8, and its width for tables",
     "TMUX, STY, TERM_PROGRAM, LC_TERMINAL, VTE_VERSION": "how to send a desktop notification through the terminal",
     "PAGER, LESS": "the pager of gpuwatch docs, and its options (default: less -FRX)",

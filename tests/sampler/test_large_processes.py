@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+
 from gpuwatch.base import procfs
 from gpuwatch.kill.pinned import shown_command
 from gpuwatch.model.snapshot import Knowledge, Presence, Snapshot
@@ -65,7 +67,8 @@ def test_a_tick_reads_few_of_its_threads(driver: Driver) -> None:
         driver.procs = [Proc(0, pid, memory=GIB, sm=50)]
         with running(driver.write().env()) as sampler:
             sampler.until(lambda snapshot: snapshot.searched > 0)  # after the first search for who has GPUs open
-            assert reads(sampler.process.pid) < THREADS
+            # The search reads a few files of each process of the machine, which runs other tests.
+            assert reads(sampler.process.pid) < THREADS + 4 * len(psutil.pids())
             for child in procfs.find_children(sampler.process.pid):
                 assert reads(child) < THREADS
             before = reads(sampler.process.pid)
