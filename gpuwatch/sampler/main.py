@@ -50,6 +50,10 @@ from gpuwatch.sampler.unlisted import (
 _PROGRESS = 0.5
 """Seconds after which the GPUs that were sampled so far are published: each may take seconds to wake."""
 
+_SOON = 1.0
+"""Seconds for which declarations that were read wait for the next sample, at most, but for the first: each snapshot
+costs its readers as much as a sample."""
+
 _ROOM = 10 * STEP
 """Seconds that must remain until the next sample for a step of the search for open device files: a step takes a little
 longer than `STEP`, and at very short intervals there is no time for one."""
@@ -156,6 +160,8 @@ class Sampler:
         self._last = Snapshot(host=machine.host_name(), state=SourceState.STARTING, since=time.time())
         self._sequence = 0
         self._written_at = self._began_at = time.monotonic()
+        self._has_declarations = False
+        """Whether declarations were written once."""
 
     # -- snapshots -------------------------------------------------------------------------------------------------
 
@@ -338,7 +344,9 @@ class Sampler:
                 search.step()
             if declarations is not None:
                 declarations.collect()
-                if declarations.news and not declarations.busy and due - time.monotonic() > _PROGRESS:
+                worth = _SOON if self._has_declarations else _PROGRESS
+                if declarations.news and not declarations.busy and due - time.monotonic() > worth:
+                    self._has_declarations = True
                     self._write_again()
 
     def _obey(self, command: SamplerCommand, gpus: SampledGpus, shared: Shared) -> bool:

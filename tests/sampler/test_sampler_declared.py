@@ -261,6 +261,26 @@ def test_a_stream_has_it_as_soon_as_it_is_known(driver: Driver) -> None:
     assert last.nvml_calls == first.nvml_calls
 
 
+def test_only_the_first_are_shown_before_the_next_sample_where_that_is_near(driver: Driver) -> None:
+    seen: list[float] = []
+    with (
+        sleeping(b"A=1") as one,
+        sleeping(b"A=1") as two,
+        sleeping(b"A=1") as three,
+        running(held(driver).env(), interval=1.0) as sampler,
+    ):
+        sampler.next()
+        for pids in (one,), (one, two), (one, two, three):
+            held(driver, *pids)
+            knows = Knowledge.PENDING
+            while knows is Knowledge.PENDING:
+                snapshot = sampler.next()
+                seen.append(snapshot.gpus[0].sampled)
+                of = [process.declared for process in snapshot.processes if process.pid == pids[-1]]
+                knows = of[0].knowledge if of and of[0] else Knowledge.PENDING
+    assert len(seen) - len({*seen}) <= 1
+
+
 def test_it_can_be_left_out(driver: Driver) -> None:
     with sleeping(b"A=1") as pid, running(held(driver, pid).env(), declared=False) as sampler:
         (process,) = sampler.next().processes
