@@ -12,7 +12,7 @@ from gpuwatch.base.units import GIB, MIB, NONE, Unit, gib, long_duration, parse_
 from gpuwatch.history.history import NO_USE, HistoryView, Use
 from gpuwatch.model import shares
 from gpuwatch.model.fields import PROCESS, QUIET_S, Amount, Field, Format, amount, table
-from gpuwatch.model.holdings import GpuOwner, GpuProcess, Holdings
+from gpuwatch.model.holdings import GpuOwner, GpuProcess, Holdings, declared_by
 from gpuwatch.model.snapshot import Gpu, Idle, Snapshot
 
 LEAST: Final = 256 * MIB
@@ -107,7 +107,7 @@ def _person(on: Sequence[GpuOwner], holdings: Holdings, view: HistoryView | None
     counted = [one.memory for one in every if one.sized and shares.usable(one.gpu)]
     busy = [[one.sm for one in owner.processes if one.sm is not None] for owner in on]
     idles = [(one, view.idle(one.gpu.key, one.process.pid, one.start)) for one in every] if view else []
-    declared = [shares.declared_by(owner.gpu, owner.processes, holdings.processes) for owner in on]
+    declared = [declared_by(owner.gpu, owner.processes, holdings.processes) for owner in on]
     return Person(
         uid=uid,
         name=name,

@@ -20,8 +20,8 @@ from gpuwatch.alerts.rules.shares import overshoots
 from gpuwatch.analysis.rows import rows
 from gpuwatch.base.units import Unit
 from gpuwatch.model.fields import GPU, PROCESS, QUIET_S, Field, Row, throttle_words
-from gpuwatch.model.holdings import UNSEEN_USER, GpuProcess
-from gpuwatch.model.shares import DeclaredMemory, declared_by, declared_memory
+from gpuwatch.model.holdings import UNSEEN_USER, GpuProcess, declared_by
+from gpuwatch.model.shares import DeclaredMemory, declared_memory
 from gpuwatch.model.snapshot import (
     Gpu,
     Health,

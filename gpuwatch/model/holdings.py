@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from gpuwatch.model.shares import LimitUsage, limit_usages
+from gpuwatch.model.shares import DeclaredMemory, LimitUsage, declared_memory, limit_usages
 from gpuwatch.model.snapshot import Gpu, Holding, Process, Reason, Snapshot, number
 
 UNSEEN_USER: Final = "?"
@@ -103,6 +103,12 @@ def _added(one: GpuProcess, other: GpuProcess) -> GpuProcess:
         sm_complete=one.sm_complete and other.sm_complete,
         graphics=one.graphics and other.graphics,
     )
+
+
+def declared_by(gpu: Gpu, held: Iterable[GpuProcess], processes: Mapping[int, Process]) -> DeclaredMemory:
+    """Return the sums of the limits of some of the processes on a GPU; `processes` are the snapshot's by PID."""
+    theirs = tuple([holding for one in held for holding in one.holdings])
+    return declared_memory(replace(gpu, holdings=theirs), processes)
 
 
 def fold_owners(gpu: Gpu, listed: Iterable[GpuProcess], names: Mapping[int, str]) -> tuple[GpuOwner, ...]:

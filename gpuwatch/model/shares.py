@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -22,9 +22,6 @@ from gpuwatch.model.snapshot import (
     Snapshot,
     known,
 )
-
-if TYPE_CHECKING:  # which imports this module
-    from gpuwatch.model.holdings import GpuProcess
 
 STEADY: Final = 8 * MIB
 """Bytes by which the reserved memory of a GPU may change, or fractions may be rounded, before a size is another one."""
@@ -174,12 +171,6 @@ def declared_memory(gpu: Gpu, processes: Mapping[int, Process]) -> DeclaredMemor
         unread=len(others) - len(read),
         undeclared=len(read),
     )
-
-
-def declared_by(gpu: Gpu, held: Iterable[GpuProcess], processes: Mapping[int, Process]) -> DeclaredMemory:
-    """Return the sums of the limits of some of the processes on a GPU; `processes` are the snapshot's by PID."""
-    theirs = tuple([holding for one in held for holding in one.holdings])
-    return declared_memory(msgspec.structs.replace(gpu, holdings=theirs), processes)
 
 
 OWN: Final = 512 * MIB

@@ -22,9 +22,9 @@ def test_the_first_picture_is_whole_and_of_the_right_size(busy: Driver) -> None:
     """Row 1 to the last, 160 cells each, with figures in it, however wrong the size in the environment is."""
     env = {**busy.env(), "COLUMNS": "40", "LINES": "10"}
     with in_terminal(columns=160, rows=50, env=env) as terminal:
-        terminal.wait_for(lambda one: one.raw.count(b"\x1b[1;1H") >= 2 and "q quit" in one.lines[49])
-        textual = bytes(terminal.raw).partition(b"\x1b[?1000h")[2]
-        first = textual.partition(b"\x1b[1;1H")[2]
+        drawn = b"\x1b[?1000h"  # before it is the first frame, which Textual has not drawn
+        terminal.wait_for(lambda one: one.raw.partition(drawn)[2].count(b"\n") >= 49 and "q quit" in one.lines[49])
+        first = bytes(terminal.raw).partition(drawn)[2].partition(b"\x1b[1;1H")[2]
         lines = OURS.sub(b"", first).decode().split("\r\n")
         assert [len(line) for line in lines[:49]] == [160] * 49
         picture = "\n".join(lines[:50])

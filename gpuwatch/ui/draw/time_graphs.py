@@ -13,7 +13,8 @@ from gpuwatch.alerts.unattributed import missing
 from gpuwatch.analysis.events import fold_repeats, lasted_words, moment, repeat_words, state_words, without_known
 from gpuwatch.base.units import GIB, gib
 from gpuwatch.history.timeline import DAY, READ_GPU, Extent, Key, Metric, user_owner
-from gpuwatch.model.shares import declared_by, usable
+from gpuwatch.model.holdings import declared_by
+from gpuwatch.model.shares import usable
 from gpuwatch.model.snapshot import Gpu, Reading, known, number
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.draw.gpus import bar_parts
