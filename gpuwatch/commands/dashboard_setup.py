@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import gc
 import os
 from collections.abc import Collection
 from typing import Final
 
+from gpuwatch.base.child import LIBC
 from gpuwatch.commands.startup import Reloader, fixed_settings, format_reload
 from gpuwatch.commands.stray_inputs import caller, stray_limits
 from gpuwatch.config.types import Config
@@ -28,7 +28,7 @@ def prepare_memory() -> None:
     """
     gc.disable()
     with contextlib.suppress(AttributeError):  # only glibc has it
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+        LIBC.mallopt(_M_ARENA_MAX, 1)
 
 
 def dashboard_options(config: Config, seconds: float, *, first_filter: str = "") -> Options:
