@@ -73,11 +73,13 @@ class InspectorClient:
         command: Sequence[str] = INSPECTOR,
         first: ChildProcess | None = None,
         deadline: float = DEADLINE,
+        in_two: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Use `first`, an inspector that runs already; start others when they are needed.
 
-        With `tmux` the inspector asks our own tmux for the names of sessions and windows.
+        With `tmux` the inspector asks our own tmux for the names of sessions and windows; with `in_two` it answers by
+        two processes, see `worker.answers`.
         """
         self.gpus: tuple[GpuFacts, ...] = ()
         """The machine's GPUs; sent with the first question, and again after a change."""
@@ -85,7 +87,8 @@ class InspectorClient:
         """Version of the driver, sent together with `gpus`."""
         self._deadline = deadline
         self._command = command
-        self._settings = {"shares": shares, "proc": str(proc), "tmux": min(_TMUX, deadline / 2) if tmux else 0.0}
+        self._settings = {"shares": shares, "proc": str(proc), "in_two": in_two}
+        self._settings["tmux"] = min(_TMUX, deadline / 2) if tmux else 0.0
         self._clock = clock
         self._waiting: dict[tuple[int, int], Question] = {}
         """Questions without an answer, by PID and start time; those of the batch too."""

@@ -3,8 +3,6 @@
 The inspector writes an empty line when it is ready.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import msgspec
@@ -31,6 +29,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Root of /proc; None for no change."""
     tmux: float | None = None
     """Seconds that the user's tmux may take to name its panes; 0 for not asking tmux; None for no change."""
+    in_two: bool | None = None
+    """Whether two processes answer a batch, since a single snapshot waits for it; None for no change."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,12 +9,15 @@ dead file server cannot be ended. The first inspector is forked from the sampler
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import select
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -47,17 +50,24 @@ class Inspector:
         self._gpus: tuple[GpuFacts, ...] = ()
         self._driver = ""
         self._shares: tuple[Share, ...] = ()
+        self.in_two = False
+        """Whether two processes answer a batch."""
         self._names = ContainerNames()
         self._panes: PaneNames | None = None
         self._ancestors: dict[int, reader.Ancestor] = {}
         self._monitors: Monitors = {}
         self._sockets = Sockets()
+        self._encode = msgspec.json.Encoder().encode
 
     def begin(self) -> None:
         """Clear the cached ancestors and sockets; to be called before each batch of questions."""
         self._ancestors.clear()
         self._monitors.clear()
         self._sockets = Sockets(self._proc)
+
+    def line(self, question: Question) -> bytes:
+        """Return the answer to a question as a line of JSON; never raises."""
+        return self._encode(self.answer(question)) + b"\n"
 
     def answer(self, question: Question) -> Answer:
         """Return the answer to a question; never raises."""
@@ -70,6 +80,8 @@ class Inspector:
             self._shares = question.shares
         if question.proc is not None:
             self._proc = Path(question.proc)
+        if question.in_two is not None:
+            self.in_two = question.in_two
         if question.tmux is not None:
             self._panes = PaneNames(question.tmux) if question.tmux else None
         around, ended = None, False
@@ -124,7 +136,43 @@ def questions() -> Iterator[list[Question]]:
     poller.register(0, select.POLLIN)
     while poller.poll(IDLE * 1000) and (chunk := os.read(0, 1 << 16)):
         *lines, buffer = (buffer + chunk).split(b"\n")
-        yield [decode(line) for line in lines if line]  # an empty line is for `inspector.__main__`
+        if batch := [decode(line) for line in lines if line]:
+            yield batch  # an empty line is for `inspector.__main__`
+
+
+def answers(inspector: Inspector, batch: Sequence[Question]) -> Iterator[bytes]:
+    """Yield the lines of the answers to a batch, in its order; with `in_two` a fork answers the second half meanwhile.
+
+    Only for a single snapshot: the client does not know of a fork that hangs in the kernel. Raises SystemExit where the
+    fork has crashed: the question without an answer is to blame.
+    """
+    first, *rest = batch
+    yield inspector.line(first)  # it has the settings, and what is read for it is known to both
+    own, forked = rest, None
+    if inspector.in_two and len(rest) > 1:
+        with contextlib.suppress(OSError):  # no room for a process
+            forked = _fork(inspector, rest[len(rest) // 2 :])
+            own = rest[: len(rest) // 2]
+    yield from map(inspector.line, own)
+    if forked is not None:
+        with forked:
+            for _ in rest[len(own) :]:
+                yield forked.readline() or sys.exit(1)
+
+
+def _fork(inspector: Inspector, batch: Sequence[Question]) -> BinaryIO:
+    """Fork this process to answer a batch, and return the pipe with the answers; raises OSError."""
+    output, end = os.pipe()
+    if os.fork():
+        os.close(end)
+        return open(output, "rb")
+    try:
+        die_with_parent()
+        os.dup2(end, 1)
+        for question in batch:
+            _write(inspector.line(question))
+    finally:
+        os._exit(0)
 
 
 def _write(line: bytes) -> None:
@@ -141,13 +189,12 @@ def main() -> None:
     if most == resource.RLIM_INFINITY or most > MEMORY:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     inspector = Inspector()
-    encode = msgspec.json.Encoder().encode
     try:
         _write(b"\n")
         for several in questions():
             inspector.begin()
-            for question in several:
-                _write(encode(inspector.answer(question)) + b"\n")
+            for line in answers(inspector, several):
+                _write(line)
                 # Not by psutil: its import would delay the first picture.
                 if int(procfs.read_file(os.getpid(), "statm").split()[1]) * resource.getpagesize() > LARGE:
                     return  # ru_maxrss would be our parent's: exec(3) keeps it

@@ -380,7 +380,12 @@ def main(arguments: Sequence[str], inspector: ChildProcess | None) -> int:
         # A single snapshot waits: one process that hangs must not keep the others from being read.
         deadline = _ONCE / 2 if options.once else DEADLINE
         client = InspectorClient(
-            proc=Path(options.proc), shares=options.shares, tmux=options.tmux, first=inspector, deadline=deadline
+            proc=Path(options.proc),
+            shares=options.shares,
+            tmux=options.tmux,
+            first=inspector,
+            deadline=deadline,
+            in_two=options.once,
         )
         cache = DeclarationCache(client) if declared else None
         return Sampler(options, SharedPage(options.page), connection, cache).run()

@@ -183,3 +183,27 @@ def test_it_ends(starting: Callable[..., Reader], how: str) -> None:
         child.stdout.close()
         send(child, os.getpid(), 1)
     assert child.wait(PATIENCE) == 0
+
+
+SAYING_WHO = """
+import os
+first = os.getpid()
+def broken(*_):
+    assert not {crashes} or os.getpid() == first or os.abort()
+    raise KeyError(os.getpid())
+worker.resolve = broken
+"""
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_two_processes_answer_a_batch(starting: Callable[..., Reader], *, crashes: bool) -> None:
+    """In its order; where the second one crashes, the question without an answer is to blame, as with one process."""
+    child = starting(SAYING_WHO.format(crashes=crashes))
+    about = Question(pid=os.getpid(), start=procfs.read_stat(os.getpid()).start_ticks)
+    batch = [msgspec.structs.replace(about, in_two=True), *[about] * 4]
+    tell(child, b"".join(msgspec.json.encode(question) + b"\n" for question in batch))
+    words = [hear(child).declared.words for _ in range(3 if crashes else 5)]
+    own = f"a fault in gpuwatch: KeyError: {child.pid}"
+    assert [said == own for said in words] == [True, True, True, False, False][: len(words)]
+    if crashes:
+        assert child.wait(PATIENCE) == 1
