@@ -8,8 +8,7 @@ empty or None, never made up.
 The docstrings of classes and fields are the reference of the stream in the guide (`docs/json.md`).
 """
 
-from __future__ import annotations
-
+# Without `from __future__ import annotations`: msgspec would compile each annotation at every start.
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias, TypeGuard

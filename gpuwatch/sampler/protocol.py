@@ -1,7 +1,5 @@
 """Options, commands and exit codes of the sampler."""
 
-from __future__ import annotations
-
 from enum import IntEnum
 
 import msgspec
