@@ -54,6 +54,7 @@ def _run() -> int:
     try:
         _open_closed()
         if _WITHOUT_DRIVER.isdisjoint(ours) and not any(word.startswith("--host=") for word in ours):
+            import gpuwatch.inspector.protocol  # noqa: F401 - and what it imports: all three processes need it
             from gpuwatch.sources.sampler_process import SamplerProcess
 
             sampler = SamplerProcess(command=_run_sampler)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from gpuwatch.base.replaced import replaced
+
+# Its own messages are read below, and so stay in English; looking for translations would take 2 ms.
+with replaced(gettext=SimpleNamespace(gettext=str, ngettext=lambda one, many, number: one if number == 1 else many)):
+    import argparse
 
 from gpuwatch.base.errors import GpuwatchError, UsageError
 from gpuwatch.commands.flags import FLAGS, RECORDING, given_flags, warn_renamed

@@ -8,7 +8,6 @@ import itertools
 import os
 import re
 import select
-import shutil
 import sys
 import textwrap
 import threading
@@ -58,7 +57,11 @@ class Console:
     @property
     def width(self) -> int | None:
         """Cells of a line of the terminal; None if stdout is no terminal."""
-        return shutil.get_terminal_size((160, 50)).columns if self.out.isatty() else None
+        if not self.out.isatty():
+            return None
+        import shutil  # it imports compressors
+
+        return shutil.get_terminal_size((160, 50)).columns
 
     @property
     def color(self) -> bool:
