@@ -608,9 +608,9 @@ _MOST_WRAPPERS = 8
 _PATH_START = ("/", "./", "../", "~/")
 _SCRIPTS = (".py", ".sh", ".ipynb", ".jl", ".R")
 _STARTED = SHELLS | LAUNCHERS.keys() | _MODEL_SERVERS.keys() | _STARTERS.keys()
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
-_NO_PROGRAM = re.compile(r"[-+].*|0x[\da-f]+|[\d.,:-]+[smhd]?|[A-Za-z_]\w*=.*|.*\.(?:sif|simg|sqsh)")
-_REDIRECTION = re.compile(r"[12&]?>>?(?:&[12-]|\s*[^\s;&|]+)|<\s*[^\s;&|<(]+")
+_ASSIGNMENT = r"[A-Za-z_]\w*="
+_NO_PROGRAM = r"[-+].*|0x[\da-f]+|[\d.,:-]+[smhd]?|[A-Za-z_]\w*=.*|.*\.(?:sif|simg|sqsh)"
+_REDIRECTION = r"[12&]?>>?(?:&[12-]|\s*[^\s;&|]+)|<\s*[^\s;&|<(]+"
 _COMMON_SCRIPTS = _names("__main__.py main.py app.py run.py server.py")
 """Scripts with a common name, which only their folder distinguishes."""
 
@@ -698,23 +698,23 @@ def _find_started(name: str, words: tuple[str, ...]) -> tuple[str, ...]:
             return ("-m", *words[place + 1 :])
         is_path = place in own and word.startswith(_PATH_START)
         is_program = is_path or word.endswith(_SCRIPTS) or is_python(word) or _executable_name(word) in _STARTED
-        if is_program and not _NO_PROGRAM.fullmatch(word):
+        if is_program and not re.fullmatch(_NO_PROGRAM, word):
             return words[place:]
     paths = [place for place in places if words[place].startswith(_PATH_START)]
-    plain = [place for place in own if not _NO_PROGRAM.fullmatch(words[place])]
+    plain = [place for place in own if not re.fullmatch(_NO_PROGRAM, words[place])]
     return words[(plain or paths)[0] :] if plain or paths else ()
 
 
 def _find_in_script(script: str) -> tuple[str, ...]:
     """Return the one command of a shell's script; empty where there are several, or none."""
-    lexer = shlex.shlex(_REDIRECTION.sub(" ", script.replace("\n", ";")), posix=True, punctuation_chars=True)
+    lexer = shlex.shlex(re.sub(_REDIRECTION, " ", script.replace("\n", ";")), posix=True, punctuation_chars=True)
     lexer.whitespace_split, lexer.commenters = True, ""
     commands: list[list[str]] = [[]]
     try:
         for word in lexer:
             if word and set(word) <= set("();<>|&"):
                 commands.append([])
-            elif commands[-1] or not _ASSIGNMENT.match(word):
+            elif commands[-1] or not re.match(_ASSIGNMENT, word):
                 commands[-1].append(word)
     except ValueError:  # it was cut
         return ()

@@ -318,12 +318,12 @@ def _torch(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
 
 
 _THEANO_START = ("lib.cnmem", "gpuarray.preallocate", "gpuarray__preallocate")
-_THEANO_DEVICE = re.compile(r"\s*(?:gpu|cuda)([0-9]{1,3})\s*")
+_THEANO_DEVICE = r"\s*(?:gpu|cuda)([0-9]{1,3})\s*"
 
 
 def _theano_device(text: str) -> int | None:
     """Return the ordinal in Theano's `device=cuda0` or `gpu0`; None where the driver shall choose."""
-    match = _THEANO_DEVICE.fullmatch(text)
+    match = re.fullmatch(_THEANO_DEVICE, text)
     return int(match[1]) if match else None
 
 
@@ -355,8 +355,8 @@ def _theano(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
             yield from parse_value(replace(candidate, channel=f"{name} {option}"), options[option], sizes.theano)
 
 
-_COMMENT = re.compile(r"^[#;]|\s[#;]")
-_SIGN = re.compile(r"[=:]")
+_COMMENT = r"^[#;]|\s[#;]"
+_SIGN = r"[=:]"
 
 
 def theanorc(text: str, path: str) -> list[Candidate]:
@@ -369,11 +369,11 @@ def theanorc(text: str, path: str) -> list[Candidate]:
     options: dict[str, tuple[int, str]] = {}
     section = ""
     for line, content in enumerate(text.split("\n"), start=1):
-        content = _COMMENT.split(content.strip(), maxsplit=1)[0].strip()
+        content = re.split(_COMMENT, content.strip(), maxsplit=1)[0].strip()
         if content.startswith("["):
             section = content[1:].partition("]")[0]
         elif content and section:
-            name, *value = _SIGN.split(content, maxsplit=1)
+            name, *value = re.split(_SIGN, content, maxsplit=1)
             if value:
                 options[f"{section}.{name.strip().lower()}"] = (line, value[0].strip())
     _, device = options.get("global.device", (0, ""))
@@ -403,7 +403,7 @@ def find_lack(channel: str, facts: Facts) -> str:
     """Return the condition on which a variable of MPS, HAMi or Rasa has an effect; empty where the process meets it."""
     if channel in (_MPS, _MPS_THREADS) and not facts.mps:
         return "if an MPS daemon serves it"
-    if _HAMI.fullmatch(channel) and (
+    if re.fullmatch(_HAMI, channel) and (
         isinstance(facts.libraries, Unread) or not any(one.startswith("libvgpu") for one in facts.libraries)
     ):
         return "if HAMi's libvgpu.so is loaded"
@@ -413,7 +413,7 @@ def find_lack(channel: str, facts: Facts) -> str:
     return ""
 
 
-_HAMI = re.compile(r"(CUDA_DEVICE_(?:MEMORY|SM)_LIMIT)(?:_([0-9]{1,2}))?")
+_HAMI = r"(CUDA_DEVICE_(?:MEMORY|SM)_LIMIT)(?:_([0-9]{1,2}))?"
 
 
 def _hami(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
@@ -422,7 +422,7 @@ def _hami(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
     Source: HAMi-core src/multiprocess/multiprocess_memory_limit.c, do_init_device_memory_limits and
     do_init_device_sm_limits.
     """
-    matches = [match for name in settings if name.startswith("CUDA_DEVICE_") and (match := _HAMI.fullmatch(name))]
+    matches = [match for name in settings if name.startswith("CUDA_DEVICE_") and (match := re.fullmatch(_HAMI, name))]
     virtual = (_value(settings, "CUDA_OVERSUBSCRIBE") or "").lower() == "true"
     for match in sorted(matches, key=lambda match: (match[1], int(match[2] or -1)))[: 2 * _MANY]:
         name, channel, device = match[0], match[1], match[2]

@@ -14,6 +14,7 @@ is not read decides what it does.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -28,8 +29,8 @@ from gpuwatch.declared.env import file_confidence
 from gpuwatch.declared.facts import SHOWN, Candidate, FrameworkConfig, Unread, format_excerpt, parse_value, void
 from gpuwatch.model.snapshot import Confidence, Kind, Margin
 
-_KEY = re.compile(r"""(?:"([^"\\]*)"|'([^']*)'|([^\W\d][\w./-]*))[ \t]*:(?:[ \t]+(.*))?""")
-_QUOTED = re.compile(r"""(?:"([^"\\]*)"|'((?:[^']|'')*)')[ \t]*(?:#.*)?""")
+_KEY = r"""(?:"([^"\\]*)"|'([^']*)'|([^\W\d][\w./-]*))[ \t]*:(?:[ \t]+(.*))?"""
+_QUOTED = r"""(?:"([^"\\]*)"|'((?:[^']|'')*)')[ \t]*(?:#.*)?"""
 
 
 def parse_flat_yaml(text: str) -> dict[str, tuple[int, str]]:
@@ -52,7 +53,7 @@ def parse_flat_yaml(text: str) -> dict[str, tuple[int, str]]:
             if not nested:
                 raise ValueError(f"line {number} belongs to no known key")
             continue
-        match = _KEY.fullmatch(line)
+        match = re.fullmatch(_KEY, line)
         if match is None:
             raise ValueError(f"line {number} is not a key with a value")
         value = (match[4] or "").strip()
@@ -65,7 +66,7 @@ def parse_flat_yaml(text: str) -> dict[str, tuple[int, str]]:
 def _scalar(value: str, number: int) -> str:
     """Return the text of a value on one line."""
     if value[0] in "\"'":
-        quoted = _QUOTED.fullmatch(value)
+        quoted = re.fullmatch(_QUOTED, value)
         if quoted is None:
             raise ValueError(f"line {number} has an open quote or an escape")
         return quoted[1] if quoted[1] is not None else quoted[2].replace("''", "'")
@@ -129,12 +130,13 @@ _BY_MODULE = {name: program for program in PROGRAMS for name in program.modules}
 _TITLES = tuple((re.compile(program.title), program) for program in PROGRAMS if program.title)
 
 
-def find_program(argv: Sequence[str]) -> Started | None:
+@functools.lru_cache(maxsize=32)  # it is asked several times about each process and its ancestors
+def find_program(argv: tuple[str, ...]) -> Started | None:
     """Return the known program that a command line starts; None for any other program. Never raises."""
     for title, program in _TITLES:
         if argv and title.match(argv[0]):
             return Started(program, ())
-    name, arguments, source = programs.parse_command(tuple(argv))
+    name, arguments, source = programs.parse_command(argv)
     if source is not None and source.kind is not SourceKind.FILE:
         found = _BY_MODULE.get(name.partition(".")[0]) if source.kind is SourceKind.MODULE else None
         return Started(found, arguments) if found else None

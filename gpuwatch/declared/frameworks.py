@@ -109,6 +109,7 @@ _OTHERS = dict(one.split("=") for one in _WITH_ALLOCATOR.split())
 """Packages, and beginnings of libraries, that take memory of a GPU by an allocator of their own and declare nothing.
 
 Their values are a framework's id, or a name for display."""
+_STARTS_OF_OTHERS = tuple(one for one in _OTHERS if one.startswith(("lib", "_")))
 _ON_GPU_IF = dict.fromkeys(("numba", "xgboost", "lightgbm", "catboost"), re.compile(rb"cuda|gpu", re.IGNORECASE))
 _ON_GPU_IF["cv2"] = re.compile(rb"cv2\.cuda|\bcuda_[A-Z]|DNN_\w+_CUDA")
 """Packages that use the CPU unless the source has such a word."""
@@ -151,9 +152,8 @@ def allocators(frameworks: Iterable[str], facts: Facts) -> list[str]:
     )
     if may_use_torch and "vllm" in imports and find_program(facts.argv) is None:
         using.append("vllm")
-    mapped = () if isinstance(libraries, Unread) else libraries
-    starts = [start for start in _OTHERS if start.startswith(("lib", "_"))]
-    using += [_OTHERS[start] for start in starts if any(one.startswith(start) for one in mapped)]
+    mapped = () if isinstance(libraries, Unread) else [one for one in libraries if one.startswith(_STARTS_OF_OTHERS)]
+    using += [_OTHERS[start] for start in _STARTS_OF_OTHERS if any(one.startswith(start) for one in mapped)]
     return list(dict.fromkeys((*using, *facts.contents.others)))
 
 

@@ -22,28 +22,22 @@ NOTEBOOK = re.compile(rb'\s*\{\s*"(?:cells|metadata|nbformat)"')
 _CALLED_IMPORT = re.compile(rb"(?:import_module|__import__)[ \t]*\([ \t]*['\"]([.\w]+)['\"]")
 _CODE_WORDS = re.compile(rb"exec|import_|run_|spec_from|load_entry|instantiate|LightningCLI|uvicorn|override")
 """Words: a source without any of them calls nothing of the next, which takes longer to search."""
-RUNS_CODE = re.compile(
-    rb"""^[^#\n]*?(?<![\w.])(?<!def[ ])
+RUNS_CODE = rb"""(?mx)^[^#\n]*?(?<![\w.])(?<!def[ ])
     ((?:builtins\.)?exec|execfile|(?:[\w.]+\.)?(?:exec_module|spec_from_file_location)|(?:runpy\.)?run_(?:path|module)
     |(?:(?:importlib\.)?import_module|__import__)(?=[ \t]*\((?![ \t]*['"][.\w]+['"]))
     |(?:[\w.]+\.)?(?:instantiate|load_entry_point|LightningCLI)|uvicorn\.run(?=[ \t]*\([ \t]*f?['"]))
-    [ \t]*(?:\(|(?<=CLI)\))""",
-    re.MULTILINE | re.VERBOSE,
-)
+    [ \t]*(?:\(|(?<=CLI)\))"""
 """Calls that run code which is found at run time: of a file, a text, a configuration (Hydra, Lightning), or a module
 whose name is computed."""
-CHANGES = re.compile(
-    rb"""^[^#\n]*?(?<![\w.])(?<!def[ ])
+CHANGES = rb"""(?mx)^[^#\n]*?(?<![\w.])(?<!def[ ])
     ((?:builtins\.)?exec|execfile|(?:runpy\.)?run_(?:path|module)|(?:\w+\.)?load_dotenv(?=\((?s:.{,200}?)override\s*=\s*[^F\s]))
-    [ \t]*\(""",
-    re.MULTILINE | re.VERBOSE,
-)
+    [ \t]*\("""
 """Calls that run any code in the script's place, or replace variables of the environment."""
 
 
-def find_call(pattern: re.Pattern[bytes], source: bytes) -> str:
+def find_call(pattern: bytes, source: bytes) -> str:
     """Return the first call that matches RUNS_CODE or CHANGES: "exec(…) at line 3"; empty for none."""
-    found = pattern.search(source) if _CODE_WORDS.search(source) else None
+    found = re.search(pattern, source) if _CODE_WORDS.search(source) else None
     return f"{found[1].decode()}(…) at line {source[: found.start(1)].count(10) + 1}" if found else ""
 
 
@@ -71,8 +65,8 @@ def called_imports(source: bytes) -> list[str]:
 
 
 _PATH = re.compile(rb"^[^\n#]*\b(?:sys\.path\b(?!\.(?:pop|remove|index))\s*[.+\[=]|addsitedir\b)([^\n]*)", re.MULTILINE)
-_LITERAL = re.compile(rb"""['"]([^'"\n]*)['"]""")
-_PATH_WORDS = re.compile(
+_LITERAL = rb"""['"]([^'"\n]*)['"]"""
+_PATH_WORDS = (
     rb"\b(?:r|os|path|sys|insert|append|extend|join|abspath|realpath|normpath|dirname|getcwd|str|Path|pathlib|resolve"
     rb"|absolute|parents?|__file__|\d+)\b|[\s.,:/()\[\]=+]"
 )
@@ -86,8 +80,8 @@ def added_folders(source: bytes, path: str) -> tuple[list[str], bool]:
     found: list[str] = []
     unknown = False
     for text in _PATH.findall(source):
-        literals = [one.decode("utf-8", "replace") for one in _LITERAL.findall(text)]
-        if _PATH_WORDS.sub(b"", _LITERAL.sub(b"", text.partition(b"#")[0])):
+        literals = [one.decode("utf-8", "replace") for one in re.findall(_LITERAL, text)]
+        if re.sub(_PATH_WORDS, b"", re.sub(_LITERAL, b"", text.partition(b"#")[0])):
             unknown = True
             continue
         above = [int(one) for one in re.findall(rb"parents\[(\d)\]", text)]

@@ -33,13 +33,13 @@ MOST = 2**63 - 1
 """Largest number of bytes: no device has more, and some JSON readers accept no more."""
 
 # Digits are bounded, so that no conversion can overflow or meet CPython's limit for long integers.
-_DECIMAL = re.compile(r"[+-]?(?:[0-9]{1,19}(?:\.[0-9]{0,19})?|\.[0-9]{1,19})(?:[eE][+-]?[0-9]{1,2})?")
-_WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
+_DECIMAL = r"[+-]?(?:[0-9]{1,19}(?:\.[0-9]{0,19})?|\.[0-9]{1,19})(?:[eE][+-]?[0-9]{1,2})?"
+_WHOLE = r"[+-]?[0-9]{1,19}"
 
 
 def parse_number(text: str) -> float:
     """Return a decimal number such as `0.5`, `.5`, `5e-1`; raise ValueError for infinities and NaN."""
-    if _DECIMAL.fullmatch(text.strip()) is None:
+    if re.fullmatch(_DECIMAL, text.strip()) is None:
         raise ValueError(f"{_excerpt(text)} is not a number")
     return float(text)
 
@@ -94,7 +94,7 @@ class Bytes(msgspec.Struct, frozen=True):
     def __call__(self, text: str) -> Sizes:
         end, size = next(((end, size) for end, size in self.units if text.endswith(end)), ("", self.unit))
         digits = text.removesuffix(end)
-        if _WHOLE.fullmatch(digits.strip()) is None:
+        if re.fullmatch(_WHOLE, digits.strip()) is None:
             raise ValueError(f"{_excerpt(digits)} is not a whole number")
         sizes = _bytes(int(digits) * size, text)
         return () if self.off and not sizes[0].value else sizes
@@ -157,7 +157,7 @@ def cupy(text: str) -> Sizes:
     return percent_of_memory(text.strip()[:-1]) if text.strip().endswith("%") else plain_bytes(text)
 
 
-_STRTOUL = re.compile(r"[ \t\n\v\f\r]*([+-]?)(?:0[xX]([0-9a-fA-F]{1,20})|0([0-7]{0,24})|([1-9][0-9]{0,24}))")
+_STRTOUL = r"[ \t\n\v\f\r]*([+-]?)(?:0[xX]([0-9a-fA-F]{1,20})|0([0-7]{0,24})|([1-9][0-9]{0,24}))"
 
 
 def strtoul(text: str) -> int:
@@ -165,7 +165,7 @@ def strtoul(text: str) -> int:
 
     Without digits the result is 0. A negative number wraps around, as in strtoul.
     """
-    match = _STRTOUL.match(text)
+    match = re.match(_STRTOUL, text)
     if match is None:
         return 0
     sign, hexadecimal, octal, decimal = match.groups()
@@ -191,7 +191,7 @@ def hami_sms(text: str) -> Sizes:
     return tuple(Size(size.value / 100, Basis.NONE) for size in hami(text) if size.value < 100)
 
 
-_MPS = re.compile(r"\s*([0-9]{1,4}|(?:GPU|MIG)-[0-9A-Za-z/-]{1,80})\s*=\s*([0-9]{1,19})\s*([gGmM])[bB]?\s*")
+_MPS = r"\s*([0-9]{1,4}|(?:GPU|MIG)-[0-9A-Za-z/-]{1,80})\s*=\s*([0-9]{1,19})\s*([gGmM])[bB]?\s*"
 
 
 def mps(text: str) -> Sizes:
@@ -199,7 +199,7 @@ def mps(text: str) -> Sizes:
 
     Source: docs.nvidia.com/deploy/mps, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"; that G is GiB was measured.
     """
-    match = _MPS.fullmatch(text)
+    match = re.fullmatch(_MPS, text)
     if match is None:
         raise ValueError(f"{_excerpt(text)} is not like 0=1G or 0=512M")
     device = int(match[1]) if match[1].isdecimal() else match[1]
@@ -211,7 +211,7 @@ _JULIA_UNITS = {
     **{"": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB},
     **{"k": 10**3, "kB": 10**3, "K": 10**3, "KB": 10**3, "M": 10**6, "MB": 10**6, "G": 10**9, "GB": 10**9},
 }
-_JULIA = re.compile(r"([0-9]{1,19}(?:\.[0-9]{0,19})?)(%|[a-zA-Z]*)")
+_JULIA = r"([0-9]{1,19}(?:\.[0-9]{0,19})?)(%|[a-zA-Z]*)"
 
 
 def julia(text: str) -> Sizes:
@@ -219,7 +219,7 @@ def julia(text: str) -> Sizes:
 
     Source: CUDA.jl src/pool.jl, parse_limit.
     """
-    match = _JULIA.fullmatch(text.strip())
+    match = re.fullmatch(_JULIA, text.strip())
     if match is not None and match[2] == "%":
         return percent_of_memory(match[1])
     if match is None or match[2] not in _JULIA_UNITS:
@@ -227,7 +227,7 @@ def julia(text: str) -> Sizes:
     return _bytes(float(match[1]) * _JULIA_UNITS[match[2]], text) if float(match[1]) else ()
 
 
-_RASA = re.compile(r"\s*([0-9]{1,4})\s*:\s*([0-9]{1,12})\s*(?::.*)?")
+_RASA = r"\s*([0-9]{1,4})\s*:\s*([0-9]{1,12})\s*(?::.*)?"
 
 
 def rasa(text: str) -> Sizes:
@@ -235,13 +235,13 @@ def rasa(text: str) -> Sizes:
 
     Source: rasa/utils/tensorflow/environment.py.
     """
-    match = _RASA.fullmatch(text)
+    match = re.fullmatch(_RASA, text)
     if match is None:
         raise ValueError(f"{_excerpt(text)} is not like 0:1024")
     return (Size(int(match[2]) * MIB, Basis.BYTES, int(match[1])),)
 
 
-_DASK = re.compile(r"([0-9]{0,19}(?:\.[0-9]{0,19})?(?:e[0-9]{1,2})?)\s*(?:([kmgt])(i?))?b?", re.IGNORECASE)
+_DASK = r"(?i)([0-9]{0,19}(?:\.[0-9]{0,19})?(?:e[0-9]{1,2})?)\s*(?:([kmgt])(i?))?b?"
 
 
 def dask(text: str) -> Sizes:
@@ -252,7 +252,7 @@ def dask(text: str) -> Sizes:
     text = text.strip()
     if text in ("auto", "None", "none"):
         return ()
-    match = _DASK.fullmatch(text)
+    match = re.fullmatch(_DASK, text)
     if match is None or not text:
         raise ValueError(f"{_excerpt(text)} is not like 0.5, 5GB or 5000M")
     value = parse_number(match[1]) if match[1] else 1.0
@@ -261,7 +261,7 @@ def dask(text: str) -> Sizes:
     return _bytes(value * ((_BINARY if match[3] else _SI)[match[2].lower()] if match[2] else 1), text)
 
 
-_VLLM = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,19})?)([kKmMgGtT]?)")
+_VLLM = r"([0-9]{1,19}(?:\.[0-9]{1,19})?)([kKmMgGtT]?)"
 
 
 def vllm(text: str) -> Sizes:
@@ -269,7 +269,7 @@ def vllm(text: str) -> Sizes:
 
     Source: vllm/engine/arg_utils.py, human_readable_int.
     """
-    match = _VLLM.fullmatch(text.strip())
+    match = re.fullmatch(_VLLM, text.strip())
     if match is None or ("." in match[1] and not match[2].islower()):
         raise ValueError(f"{_excerpt(text)} is not like 25.6g, 24G or 1024")
     number = float(match[1]) if "." in match[1] else int(match[1])

@@ -28,7 +28,7 @@ PCI_BUS_ID = "PCI_BUS_ID"
 FASTEST_FIRST = "FASTEST_FIRST"
 
 _BLANKS = " \t\n\v\f\r"
-_NUMBER = re.compile(r"([+-]?)([0-9]+)")
+_NUMBER = r"([+-]?)([0-9]+)"
 _VERSION = re.compile(r"[0-9]{3,4}(?=\.)")
 # More digits than any count of GPUs has.
 _MOST_DIGITS = 9
@@ -190,7 +190,7 @@ def _by_ordinal(entry: str, counted: Sequence[_Device]) -> _Device:
     """Return the device at an ordinal: the number at the start of the entry, in base 10, as strtoul reads it."""
     if _kind(entry):
         raise _invalid(entry, "is not allowed in a list of indices")
-    number = _NUMBER.match(entry.strip(_BLANKS))
+    number = re.match(_NUMBER, entry.strip(_BLANKS))
     digits = (number[2].lstrip("0") or "0") if number else ""
     if not number or (number[1] == "-" and digits != "0"):
         raise _invalid(entry, "is not a GPU")
@@ -234,8 +234,8 @@ SLURM = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 
 # Sources: google/cadvisor container/*/factory.go, NVIDIA/dcgm-exporter internal/pkg/transformation/pidmapper.go.
 _CONTAINER = re.compile(r"[0-9a-f]{64}|/docker[-/][0-9a-f]|kubepods|cri-containerd|crio-|libpod|/lxc[./]")
-_POD = re.compile(r"kubepods.*pod([0-9a-f_-]{8,})")
-_LXC = re.compile(r"/lxc(?:\.payload)?[./]([^/]+)")
+_POD = r"kubepods.*pod([0-9a-f_-]{8,})"
+_LXC = r"/lxc(?:\.payload)?[./]([^/]+)"
 # Source: slurm doc/html/cgroup_v2.shtml; from 26.05 on a job's directory is its SLUID.
 _SLURM_JOB = re.compile(r"/job_[0-9]+(?:/|$)|/s[0-9A-Z]{13}/step_|slurmstepd")
 
@@ -384,9 +384,9 @@ def container(cgroup: str) -> str:
     """
     if ids := re.findall("[0-9a-f]{64}", cgroup):
         return str(ids[-1])
-    if pod := _POD.search(cgroup):
+    if pod := re.search(_POD, cgroup):
         return pod[1].replace("_", "-")
-    lxc = _LXC.search(cgroup)
+    lxc = re.search(_LXC, cgroup)
     return clean(lxc[1], SHOWN) if lxc else ""
 
 

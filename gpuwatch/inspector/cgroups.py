@@ -17,21 +17,25 @@ results are raw: not clean. Sources of the paths:
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import NamedTuple
+
+_MOST = 32
+"""Paths whose parts are kept: the processes of one user mostly lie in one cgroup."""
 
 _HEX = r"[0-9a-f]{64}"
 _BARE = re.compile(_HEX)
 _SCOPED = re.compile(rf"(?:(.+?)[-:])?({_HEX})(?:\.scope)?")
 _POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?$")
 _PODMAN_POD = re.compile(rf"/(?:[a-z]+-libpod_pod_({_HEX})\.slice|libpod_parent/({_HEX}))/libpod-")
-_JOB = re.compile(r"job_(\d{1,10})")
-_STEP = re.compile(r"step_([a-z0-9+]{1,20})")
+_JOB = r"job_(\d{1,10})"
+_STEP = r"step_([a-z0-9+]{1,20})"
 _PBS = re.compile(r"/(?:pbs_jobs|pbspro|pbs)(?:\.service|\.slice)?/jobid/(\d{1,10}(?:\[\d{1,10}\])?)")
-_USER = re.compile(r"user-(\d{1,10})\.slice")
-_MANAGER = re.compile(r"user@\d{1,10}\.service")
+_USER = r"user-(\d{1,10})\.slice"
+_MANAGER = r"user@\d{1,10}\.service"
 _NSPAWN = re.compile(r"machine-(.+)\.scope|systemd-nspawn@(.+)\.service")
-_ESCAPE = re.compile(r"\\x([0-9a-f]{2})")
+_ESCAPE = r"\\x([0-9a-f]{2})"
 
 _RUNTIMES = {
     "docker": "docker",
@@ -47,8 +51,7 @@ _RUNTIMES = {
 _PARENTS = {"docker": "docker", "moby": "docker", "ecs": "docker", "libpod_parent": "podman", "default": "containerd"}
 """Runtime by the folder in which an id without a prefix lies: `default` is containerd's namespace."""
 
-_SHARED_SERVICES = re.compile(
-    r"""(?x)(?:
+_SHARED_SERVICES = r"""(?x)(?:
     ssh | sshd | dropbear | tailscaled | teleport | amazon-ssm-agent | google-guest-agent | walinuxagent | waagent
     | systemd-(?:logind|machined|run) | (?:serial-|console-)?getty | autovt | cockpit(?:-.+)?
     | display-manager | [gx]dm\d? | lightdm | sddm | greetd | ly | xrdp(?:-sesman)? | x2goserver | (?:tiger)?vncserver
@@ -59,7 +62,6 @@ _SHARED_SERVICES = re.compile(
     | lxc | lxd | incus
     | dbus(?:-broker|-.+)? | gnome-.+ | org\.gnome\..+ | plasma-.+ | xfce4-.+ | foot-server
     )(?:@.*)?\.service"""
-)
 """Services below which people start programs: logins, desktops, schedulers, container runtimes.
 
 Among them are a desktop's terminals (gnome-terminal-server), and the applications that a desktop starts as
@@ -93,6 +95,7 @@ class SystemdUnit(NamedTuple):
     user: bool
 
 
+@functools.lru_cache(_MOST)
 def parse_container(path: str) -> ContainerId | None:
     """Return the innermost container on a path; None where there is none."""
     parts = path.split("/")
@@ -120,6 +123,7 @@ def _parse_part(part: str, above: list[str]) -> ContainerId | None:
     return None
 
 
+@functools.lru_cache(_MOST)
 def parse_pod(path: str) -> str:
     """Return the uid of the innermost Kubernetes pod on a path: 8-4-4-4-12 digits, or 32 for a static pod."""
     found = (_POD.search(word) for part in reversed(path.split("/")) for word in reversed(part.split(":")))
@@ -132,14 +136,15 @@ def parse_podman_pod(path: str) -> str:
     return (found[1] or found[2]) if found else ""
 
 
+@functools.lru_cache(_MOST)
 def parse_slurm(path: str) -> SlurmStep | None:
     """Return Slurm's job and step on a path; None where there is none."""
     parts = path.split("/")
     for place, part in enumerate(parts):
         if part == "slurm" or part.startswith("slurm_") or part.endswith("slurmstepd.scope"):
             below = parts[place + 1 :]
-            job = next((found[1] for one in below if (found := _JOB.fullmatch(one))), "")
-            step = next((found[1] for one in below if (found := _STEP.fullmatch(one))), "")
+            job = next((found[1] for one in below if (found := re.fullmatch(_JOB, one))), "")
+            step = next((found[1] for one in below if (found := re.fullmatch(_STEP, one))), "")
             if job:
                 return SlurmStep(job, step)
     return None
@@ -156,6 +161,7 @@ def has_owner(path: str) -> bool:
     return bool(parse_container(path) or parse_pod(path) or parse_slurm(path) or parse_pbs(path))
 
 
+@functools.lru_cache(_MOST)
 def parse_unit(path: str) -> SystemdUnit | None:
     """Return the innermost service on a path; None for a login, a desktop's application, or a shared service.
 
@@ -170,8 +176,12 @@ def parse_unit(path: str) -> SystemdUnit | None:
         if not part.endswith(".service") or len(part) <= len(".service"):
             continue
         name = part[1:] if part.startswith("_") else part  # cg_escape() in systemd's cgroup-util.c
-        of_user = any(_MANAGER.fullmatch(one) for one in parts[:place])
-        shared = _MANAGER.fullmatch(name) or _SHARED_SERVICES.fullmatch(name) or (of_user and name.startswith("app-"))
+        of_user = any(re.fullmatch(_MANAGER, one) for one in parts[:place])
+        shared = (
+            re.fullmatch(_MANAGER, name)
+            or re.fullmatch(_SHARED_SERVICES, name)
+            or (of_user and name.startswith("app-"))
+        )
         return None if shared else SystemdUnit(name, of_user)
     return None
 
@@ -183,10 +193,10 @@ def is_below_runtime(path: str) -> bool:
 
 def parse_user(path: str) -> int | None:
     """Return the uid of the login that a path belongs to (`user-UID.slice`): the owner of a rootless container."""
-    found = next((found for one in path.split("/") if (found := _USER.fullmatch(one))), None)
+    found = next((found for one in path.split("/") if (found := re.fullmatch(_USER, one))), None)
     return int(found[1]) if found else None
 
 
 def _unescape(name: str) -> str:
     r"""Undo systemd-escape(1): `\x2d` becomes `-`; only escapes of printable ASCII are undone."""
-    return _ESCAPE.sub(lambda found: chr(code) if 0x20 <= (code := int(found[1], 16)) < 0x7F else found[0], name)
+    return re.sub(_ESCAPE, lambda found: chr(code) if 0x20 <= (code := int(found[1], 16)) < 0x7F else found[0], name)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import pwd
 import re
-import socket
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -59,11 +58,11 @@ _LARGEST_MOUNTS = 256 << 10
 _MOUNTED_FILES = frozenset({"/etc/hostname", "/etc/hosts", "/etc/resolv.conf"})
 """Files that runtimes mount into each container from their own folders."""
 
-_STATE = re.compile(r"/([a-z0-9]+-)?containers/([0-9a-f]{64})/(?:userdata/)?[^/]+$")
+_STATE = r"/([a-z0-9]+-)?containers/([0-9a-f]{64})/(?:userdata/)?[^/]+$"
 """Files of a container: Docker's in `containers`, Podman's in `overlay-containers` and the like (storage/store.go)."""
 
-_POD_STATE = re.compile(r"/pods/([0-9a-f-]{32,36})/etc-hosts$")
-_OCTAL = re.compile(r"\\([0-7]{3})")
+_POD_STATE = r"/pods/([0-9a-f-]{32,36})/etc-hosts$"
+_OCTAL = r"\\([0-7]{3})"
 
 
 Monitors: TypeAlias = "dict[int, tuple[int, tuple[ContainerId, ContainerName | None] | None]]"
@@ -177,7 +176,7 @@ def _read_monitors(
     known = {} if known is None else known
     for place in range(_MOST_ABOVE):
         if pid not in known:
-            stat = procfs.find_stat(pid, proc)
+            stat = procfs.find_stat(pid, proc) if pid else None  # 0 is above the first process
             if stat is None:
                 return
             known[pid] = stat.ppid, _read_monitored(pid, proc) if stat.comm == b"conmon" else None
@@ -216,12 +215,12 @@ def read_mounts(pid: int, cgroup: str, proc: Path) -> tuple[ContainerId | None, 
         fields = line.split(" ", 5)
         if len(fields) < 6:
             continue
-        source, target = (_OCTAL.sub(lambda found: chr(int(found[1], 8) & 0xFF), field) for field in fields[3:5])
-        if target in _MOUNTED_FILES and (found := _STATE.search(source)):
+        source, target = (re.sub(_OCTAL, lambda found: chr(int(found[1], 8) & 0xFF), field) for field in fields[3:5])
+        if target in _MOUNTED_FILES and (found := re.search(_STATE, source)):
             container = ContainerId("podman" if found[1] else "docker", found[2])
         elif target == "/.lock" and source.endswith("/.lock"):  # Enroot's src/runtime.sh; below a folder of its name
             container = ContainerId("enroot", "", source.removesuffix("/.lock").rpartition("/")[2])
-        elif target == "/etc/hosts" and (found := _POD_STATE.search(source)):
+        elif target == "/etc/hosts" and (found := re.search(_POD_STATE, source)):
             pod = found[1]
     return container, pod
 
@@ -252,6 +251,8 @@ def parse_name(name: str) -> ContainerName | None:
 
 def _ask(path: Path, ident: str, owner: Owner) -> bytes:
     """Return the answer of the daemon behind a socket about one container; empty for none. Raises OSError."""
+    import socket  # for machines with containers
+
     end = time.monotonic() + PATIENCE
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         with acting_as(owner):

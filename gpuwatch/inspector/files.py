@@ -40,10 +40,10 @@ def parse_environ(raw: bytes) -> dict[str, str] | Unread:
     if b"=" not in written or len(written) < len(raw) // 2:
         return Unread.OVERWRITTEN
     found: dict[str, str] = {}
-    for entry in written.split(b"\0"):
-        name, given, value = entry.partition(b"=")
+    for entry in decode_environ(written).split("\0"):
+        name, given, value = entry.partition("=")
         if given and name:
-            found.setdefault(decode_environ(name), decode_environ(value))
+            found.setdefault(name, value)
     return found
 
 

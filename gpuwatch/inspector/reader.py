@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,7 +39,7 @@ from gpuwatch.inspector.credentials import Owner, acting_as, read_account, read_
 
 LARGEST_SCRIPT = 1 << 20
 _LARGEST_MODULE = 256 << 10
-_SHARE_WORDS = re.compile(rb"memory_fraction|gpu_memory|mem_fraction|mem(?:ory)?_limit|set_limit", re.IGNORECASE)
+_SHARE_WORDS = rb"(?i)memory_fraction|gpu_memory|mem_fraction|mem(?:ory)?_limit|set_limit"
 """Words of code that may declare a share."""
 LARGEST_RC = 64 << 10
 LARGEST_CONFIG = 64 << 10
@@ -49,6 +49,9 @@ keeps its table of modules in variables, too (_ModuleTable001_: lmod.readthedocs
 
 _LONGEST_MAPS = 8 << 20
 """Bytes of /proc/PID/maps, at most: 65,530 mappings (vm.max_map_count) with lines of 128. Libraries come last."""
+
+_LAST_PART = re.compile(rb"/([^/\n]*)$", re.MULTILINE)
+"""Name of a file at the end of a line."""
 
 _MOST_LIBRARIES = 4096
 """Names of libraries that are kept, at most; a training has some 300."""
@@ -75,7 +78,7 @@ _MODULES_DEEP = 8
 _LONGEST_SOCKETS = 4 << 20
 """Bytes of /proc/PID/net/unix, at most: a machine with 10,000 sockets has 1 MiB."""
 
-_WORD = re.compile(rb"[A-Za-z_]\w*", re.ASCII)
+_WORD = rb"[A-Za-z_]\w*"
 
 Scanner = Callable[[str, bytes, Variables], ScriptContents]
 
@@ -283,7 +286,7 @@ def _named_variables(variables: Mapping[str, str] | Unread, source: bytes) -> Va
     """Return the variables that a source mentions, and the ranks, by which its framework may choose a GPU."""
     if isinstance(variables, Unread):
         return None
-    words = set(_WORD.findall(source)) if b"environ" in source or b"getenv" in source else set()
+    words = set(re.findall(_WORD, source)) if b"environ" in source or b"getenv" in source else set()
     names = {word.decode() for word in words} & variables.keys() | LOCAL_RANKS & variables.keys()
     return tuple((name, variables[name]) for name in sorted(names))
 
@@ -298,7 +301,7 @@ def _reaches_mps(process: RelatedProcess, proc: Path) -> bool:
     if isinstance(variables, Unread):
         return False
     folder = variables.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps"
-    if not os.path.lexists(proc / str(process.pid) / "root" / folder.lstrip("/") / "control"):
+    if not os.path.lexists(f"{proc}/{process.pid}/root/{folder.lstrip('/')}/control"):
         return False  # without reading the table
     control = b" " + files.encode_environ(f"{folder.rstrip('/')}/control")
     for pid in (process.pid, os.getpid()):  # in a container the daemon may be the machine's
@@ -313,25 +316,20 @@ def _reaches_mps(process: RelatedProcess, proc: Path) -> bool:
 
 def _read_libraries(pid: int, proc: Path) -> frozenset[str] | Unread:
     """Return the names of the shared libraries that are mapped: the last column of /proc/PID/maps."""
-    names: set[str] = set()
+    names: set[bytes] = set()
     rest, size = b"", 0
     try:
         for part in procfs.read_chunks(pid, "maps", proc, _LONGEST_MAPS):
             size += len(part)
-            *lines, rest = (rest + part).split(b"\n")
-            names.update(_library_names(lines))
+            whole, _, rest = (rest + part).rpartition(b"\n")
+            names.update(name for name in _LAST_PART.findall(whole) if b".so" in name)
             if len(names) > _MOST_LIBRARIES:
                 return Unread.TOO_LONG
     except OSError as error:
         return _reason_of(pid, proc, error)
-    return Unread.TOO_LONG if size == _LONGEST_MAPS else frozenset(names)
-
-
-def _library_names(lines: Iterable[bytes]) -> Iterator[str]:
-    for path in {line[line.find(b"/") :] for line in lines if b".so" in line}:
-        name = files.decode_environ(path.rpartition(b"/")[2].removesuffix(b" (deleted)"))
-        if ".so" in name:
-            yield name
+    if size == _LONGEST_MAPS:
+        return Unread.TOO_LONG
+    return frozenset(files.decode_environ(name.removesuffix(b" (deleted)")) for name in names)
 
 
 def _read_cgroup(pid: int, proc: Path) -> str:
@@ -517,7 +515,7 @@ def _find_modules(process: Path, main: _Main, variables: Mapping[str, str] | Unr
                 code = _code(process, path, main)
                 if code:
                     unread[format_path(path)] = None
-                if code and not telling and _SHARE_WORDS.search(code):
+                if code and not telling and re.search(_SHARE_WORDS, code):
                     telling = format_path(path)
                 if code is not None:
                     here.add(root)

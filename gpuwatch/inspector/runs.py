@@ -224,7 +224,7 @@ LONGEST_NAME = 64
 NOTEBOOK = "notebook"
 """Name of a notebook kernel's run."""
 
-_PARENT = re.compile(r"\bparent_pid=(\d{1,10})\b")
+_PARENT = r"\bparent_pid=(\d{1,10})\b"
 """PID of the parent in the code of a spawned worker. Source: multiprocessing/spawn.py."""
 
 _WORKER_TITLES = ("VLLM::", "sglang::", "ray::")
@@ -236,7 +236,7 @@ _WORKER_NAMES = ("pt_data_worker",)
 _MOST_FORKS = 4
 """Forks of a spawned worker, each the parent of the next, that are examined at most."""
 
-_SUBCOMMAND = re.compile(r"[a-z][a-z0-9_-]{1,15}")
+_SUBCOMMAND = r"[a-z][a-z0-9_-]{1,15}"
 
 
 class _Member(NamedTuple):
@@ -345,7 +345,7 @@ def _has_lost_starter(member: _Member, stat: procfs.Stat, proc: Path) -> bool:
 
 def _has_lost_spawner(process: RelatedProcess, stat: procfs.Stat, proc: Path) -> bool:
     """Return whether a worker's spawner is no longer above it; forks of the worker between the two are skipped."""
-    match = _PARENT.search(" ".join(process.argv)) if programs.is_worker(process.argv) else None
+    match = re.search(_PARENT, " ".join(process.argv)) if programs.is_worker(process.argv) else None
     if match is None:
         return False
     spawner, parent = int(match[1]), stat.ppid
@@ -497,7 +497,7 @@ def _with_subcommand(word: str, argv: tuple[str, ...]) -> str:
     if name.endswith((".py", ".sh")) or programs.is_python(name):
         return name
     after = argv[argv.index(word) + 1 :] if word in argv else ()
-    verb = after[0] if after and _SUBCOMMAND.fullmatch(after[0]) else ""
+    verb = after[0] if after and re.fullmatch(_SUBCOMMAND, after[0]) else ""
     return clean(" ".join(filter(None, (name, verb, _model(argv)))), LONGEST_NAME)
 
 

@@ -7,9 +7,9 @@ Unix sockets: multiprocessing, CUDA's MPS and PyTorch's loaders listen on them i
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
-import socket
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -149,9 +149,8 @@ def _parse_end(text: bytes) -> _End:
 
 def _format_address(address: bytes, port: int) -> str:
     mapped = address.startswith(_MAPPED)  # an IPv4 address on an IPv6 socket
-    if mapped or len(address) == 4:
-        return f"{socket.inet_ntop(socket.AF_INET, address[-4:])}:{port}"
-    return f"[{socket.inet_ntop(socket.AF_INET6, address)}]:{port}"
+    host = ipaddress.ip_address(address[-4:] if mapped else address)
+    return f"{host}:{port}" if host.version == 4 else f"[{host}]:{port}"
 
 
 # -- servers -------------------------------------------------------------------------------------------------------
@@ -172,7 +171,7 @@ _RENDEZVOUS_FLAGS = frozenset(
         *("--dist-url", "--dist-port", "--dist-init-addr", "--nccl-port", "--ddp-port"),
     }
 )
-_PORT = re.compile(r"(?:^|:)(\d{1,5})(?!\d)")
+_PORT = r"(?:^|:)(\d{1,5})(?!\d)"
 
 
 def find_server(facts: Facts, sockets: Sockets) -> str:
@@ -233,7 +232,7 @@ def rendezvous_ports(facts: Facts) -> set[int]:
 
 def _parse_ports(texts: Iterable[str]) -> set[int]:
     """Return the numbers in texts that may be a port: a whole text, or what follows the colon of an address."""
-    return {int(port) for text in texts for port in _PORT.findall(text[:4096])}
+    return {int(port) for text in texts for port in re.findall(_PORT, text[:4096])}
 
 
 # -- notebooks -----------------------------------------------------------------------------------------------------

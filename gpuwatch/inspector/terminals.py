@@ -44,7 +44,7 @@ class PanePlace(NamedTuple):
 
 # -- the environment -----------------------------------------------------------------------------------------------
 
-_ADDRESS = re.compile(r"[0-9A-Za-z.:%_-]{2,64}")
+_ADDRESS = r"[0-9A-Za-z.:%_-]{2,64}"
 """IPv4 or IPv6 address, also with a zone. sshd writes `UNKNOWN` where there is no address."""
 
 _TMUX = re.compile(r"(.*),(\d{1,10}),(\d{1,10})", re.DOTALL)
@@ -70,7 +70,7 @@ def find_ssh(line: Sequence[RelatedProcess]) -> str:
         if is_of_batch_job(environ):
             return ""
         words = (environ.get("SSH_CONNECTION") or environ.get("SSH_CLIENT") or "").split()
-        if words and _ADDRESS.fullmatch(words[0]) and words[0] != "UNKNOWN":
+        if words and re.fullmatch(_ADDRESS, words[0]) and words[0] != "UNKNOWN":
             return clean(words[0])
     return ""
 
@@ -137,8 +137,10 @@ def _parse_screen(environ: Mapping[str, str]) -> PanePlace | None:
 
 
 def _parse_zellij(environ: Mapping[str, str]) -> PanePlace | None:
-    name, window = mask(environ.get("ZELLIJ_SESSION_NAME", ""), LONGEST), clean(environ.get("ZELLIJ_PANE_ID", ""), 8)
-    return PanePlace(Pane(program="zellij", session=name, window=window)) if name else None
+    if not (name := environ.get("ZELLIJ_SESSION_NAME", "")):
+        return None
+    session, window = mask(name, LONGEST), clean(environ.get("ZELLIJ_PANE_ID", ""), 8)
+    return PanePlace(Pane(program="zellij", session=session, window=window)) if session else None
 
 
 _PARSERS = {"tmux": _parse_tmux, "screen": _parse_screen, "zellij": _parse_zellij}
@@ -179,7 +181,7 @@ _GRACE = 0.2
 
 _FORMAT = "#{pid} #{pane_id} #{session_id} #{window_index}:#{session_name}:#{window_name}"
 _LIST = ("list-panes", "-a", "-F", _FORMAT)
-_LINE = re.compile(rb"(\d{1,10}) (%\d{1,10}) (\$\d{1,10}) (\d{1,10}):([^:]+):(.*)")
+_LINE = rb"(\d{1,10}) (%\d{1,10}) (\$\d{1,10}) (\d{1,10}):([^:]+):(.*)"
 
 
 class _Row(NamedTuple):
@@ -283,7 +285,7 @@ def _parse_answer(output: bytes) -> _Listed:
     """Return the rows of tmux's answer; other lines are ignored."""
     listed: _Listed = {}
     for line in output.split(b"\n"):
-        if match := _LINE.fullmatch(line):
+        if match := re.fullmatch(_LINE, line):
             server, pane, number, index, session, window = match.groups()
             title = f"{index.decode()}:{mask(window, LONGEST)}".rstrip(":")
             rows = listed.setdefault((int(server), pane.decode()), [])

@@ -27,7 +27,7 @@ def test_a_flag_is_read_as_its_program_reads_it(case: Case) -> None:
 
 @cases("declared/programs")
 def test_a_program_is_known_by_its_name_module_or_title(case: Case) -> None:
-    found = find_program(shlex.split(case["line"]))
+    found = find_program(tuple(shlex.split(case["line"])))
     assert (found.program.framework if found else None) == case["framework"]
 
 

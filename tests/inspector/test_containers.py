@@ -297,7 +297,7 @@ def test_no_more_is_remembered_than_a_bound(public: Path) -> None:
 
 
 AS_USER = """
-import json, os, sys
+import json, os, socket, sys  # the user may not read our Python
 from pathlib import Path
 from gpuwatch.inspector.cgroups import ContainerId
 from gpuwatch.inspector.containers import ContainerNames

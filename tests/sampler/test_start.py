@@ -29,8 +29,9 @@ def test_nothing_is_imported_that_only_a_screen_needs(package: str, module: str,
     done = subprocess.run(program, env=environment(), capture_output=True, check=True)
     collects, frozen, modules = json.loads(done.stdout)
     assert (collects, frozen) == (True, True)
-    heavy = {"psutil", "subprocess", "_hashlib", "tempfile", "ctypes.util", "gpuwatch.declared.sizes"}
-    assert ({"textual", "rich"} | (heavy if package == "gpuwatch.sampler" else set())).isdisjoint(modules)
+    never = {"textual", "rich", "psutil", "subprocess", "_hashlib", "tempfile", "ctypes.util", "socket"}
+    assert never.isdisjoint(modules)
+    assert ("gpuwatch.declared.sizes" in modules) is (package == "gpuwatch.inspector")
 
 
 BEGINNING = """
