@@ -24,15 +24,17 @@ _SHORTEST_CPU: Final = 0.1
 """Seconds over which the use of CPUs is measured, at least: the kernel counts hundredths of a second."""
 
 _CONTAINER_CGROUP = re.compile(r"docker|containerd|kubepods|libpod|crio|lxc|garden|machine\.slice")
+_SIZES = re.compile(r"^(MemTotal|MemAvailable|SwapTotal|SwapFree): *(\d+)", re.MULTILINE)
 _HIDEPID = re.compile(r"\bhidepid=(?!0\b|off\b)\w+")
 _OPEN_MODULE = re.compile(r"^NVRM version: NVIDIA UNIX Open Kernel Module\D.*?\s(\d{3,4})\.(\d{1,4})\b", re.MULTILINE)
 _VERSION = re.compile(r"\b\d{3,}\.\d+(?:\.\d+)?\b")
 
 
-def _text(path: Path) -> str:
+def _text(path: Path | str) -> str:
     """Read a small file; return an empty text where it cannot be read."""
     try:
-        return path.read_text("utf-8", "replace")
+        with open(path, "rb", buffering=0) as file:
+            return file.read().decode("utf-8", "replace")
     except OSError:
         return ""
 
@@ -119,13 +121,12 @@ class MemoryUse(NamedTuple):
 def read_memory_use(proc: Path = PROC) -> MemoryUse | None:
     """Return the use of memory; None where it cannot be read. Source: proc_meminfo(5)."""
     try:
-        lines = (line.split() for line in _text(proc / "meminfo").splitlines())
-        kib = {line[0]: int(line[1]) for line in lines if len(line) > 1}
-        total, available = kib["MemTotal:"], kib["MemAvailable:"]
+        kib = {name: int(size) for name, size in _SIZES.findall(_text(f"{proc}/meminfo"))}
+        total, available = kib["MemTotal"], kib["MemAvailable"]
     except (KeyError, ValueError):
         return None
     # A container may show its own total beside the machine's available memory.
-    figures = (total, min(available, total), kib.get("SwapTotal:", 0), kib.get("SwapFree:", 0))
+    figures = (total, min(available, total), kib.get("SwapTotal", 0), kib.get("SwapFree", 0))
     return MemoryUse(*(1024 * one for one in figures))
 
 
@@ -139,7 +140,7 @@ class _CpuTime(NamedTuple):
 def _read_cpu_time(proc: Path) -> _CpuTime | None:
     """Return the machine's CPU time; None where it cannot be read. Source: proc_stat(5)."""
     try:
-        with open(proc / "stat", "rb") as file:
+        with open(f"{proc}/stat", "rb") as file:
             times = list(map(int, file.readline().split()[1:9]))  # a guest's time is in `user` and `nice` already
         total, idle = sum(times), times[3] + times[4]
     except (OSError, ValueError, IndexError):
@@ -208,23 +209,25 @@ class _Cgroups:
         if not self._v2:
             names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
         limit_name, used_name, cache_name = names
-        limits = [(int(text), one) for one in self._memory if (text := _text(one / limit_name).strip()).isdecimal()]
+        limits = [
+            (int(text), one) for one in self._memory if (text := _text(f"{one}/{limit_name}").strip()).isdecimal()
+        ]
         cpus = [float(quota) / float(period) for quota, period in map(self._quota, self._cpu) if quota.isdecimal()]
         cpu_limit: Reading = round(min(cpus), 2) if cpus else Reason.UNSUPPORTED
         if not limits:
             return cpu_limit, Reason.UNSUPPORTED, Reason.UNSUPPORTED
         limit, folder = min(limits, key=lambda one: one[0])
-        used = _text(folder / used_name).strip()
-        cache = re.search(rf"^{cache_name} (\d+)$", _text(folder / "memory.stat"), re.MULTILINE)
+        used = _text(f"{folder}/{used_name}").strip()
+        cache = re.search(rf"^{cache_name} (\d+)$", _text(f"{folder}/memory.stat"), re.MULTILINE)
         of_limit = max(0, int(used) - int(cache[1] if cache else 0)) if used.isdecimal() else Reason.ERROR
         return cpu_limit, limit, of_limit
 
     def _quota(self, folder: Path) -> tuple[str, str]:
         """Return quota and period of a cgroup; a quota that is not a number means none."""
         if self._v2:
-            quota, _, period = _text(folder / "cpu.max").strip().partition(" ")
+            quota, _, period = _text(f"{folder}/cpu.max").strip().partition(" ")
             return quota, period
-        quota, period = (_text(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period"))
+        quota, period = (_text(f"{folder}/cpu.cfs_{name}_us").strip() for name in ("quota", "period"))
         return quota, period
 
 
