@@ -143,6 +143,7 @@ class Sampler:
         self._page = page
         self._connection = connection
         self._proc = Path(options.proc)
+        self._confined = procfs.is_in_pid_namespace(self._proc)
         self._owners = Owners(proc=self._proc)
         self._host = machine.HostReader(self._proc)
         self._declarations = declarations
@@ -181,7 +182,7 @@ class Sampler:
             state=state,
             words=words,
             since=self._last.since if state is self._last.state else time.time(),
-            confined=procfs.is_in_pid_namespace(self._proc),
+            confined=self._confined,
             nvml_calls=self._page.calls,
             listed=gpus.listed if gpus else 0,
             gpus=tuple(
@@ -234,7 +235,7 @@ class Sampler:
     def _read_processes(self, rows: Sequence[Gpu]) -> tuple[tuple[Process, ...], tuple[Unlisted, ...]]:
         """Read the processes that NVML lists, and those that have GPUs open without being listed."""
         listed = {holding.pid for row in rows for holding in row.holdings}
-        is_sure = not procfs.is_in_pid_namespace(self._proc) or machine.lists_own_pids(self._proc)
+        is_sure = not self._confined or machine.lists_own_pids(self._proc)
         # A process that is not listed by its number here may be listed by its number outside of our namespace.
         search = self._search if is_sure and rows and self._gpus else None
         if self._options.once and self._search and rows:
@@ -250,9 +251,13 @@ class Sampler:
         if search is None:
             return self._annotate(rows, read, wait=True), ()
         by_pid = {process.pid: process for process in read}
-        found = [one for one in search.found if one.pid not in (os.getpid(), os.getppid())]
+        gone = {pid for pid, one in by_pid.items() if one.presence in (Presence.GONE, Presence.ELSEWHERE)} - listed
+        if gone:  # else each sample would look for them again
+            search.forget(gone)
+        ours = (os.getpid(), os.getppid())
+        found = [one for one in search.found if one.pid not in ours]
         unlisted = find_unlisted(found, by_pid, rows)
-        self._openers = {row.key: find_openers(found, by_pid, row) for row in rows}
+        self._openers = find_openers(found, by_pid, rows)
         return self._annotate_both(rows, [process for process in read if process.pid in listed], unlisted)
 
     def _read_owners(

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from functools import lru_cache
 from math import inf
 from pathlib import Path
 from typing import cast
@@ -97,6 +98,9 @@ NAMES_WAIT = 0.02
 _LONGEST_COMMAND = 4096
 """Bytes of a command line that are sent; a non-ASCII character has up to four."""
 
+_COMMANDS = 128
+"""Command lines whose text for display is remembered: the forked workers of a job have that of their parent."""
+
 _MOST_READ = 20 << 10
 """Bytes of a command line that are read: the 5,120 characters that are formatted, of four bytes each.
 The kernel looks up page by page what was never touched: 64 KiB of it would take as long as all else of a process."""
@@ -163,6 +167,7 @@ class Owners:
         """`sees_all` is whether /proc shows all processes to us in spite of hidepid. `viewer`: our uid by default."""
         self.users = users or UserNames()
         self._proc = proc
+        self._confined = procfs.is_in_pid_namespace(proc)
         self._clock = clock
         self._known: dict[int, _Facts] = {}
         self._lines: dict[int, tuple[bytes, procfs.Stat]] = {}
@@ -218,7 +223,7 @@ class Owners:
                 before = self._lines[pid] = line, procfs.parse_stat(line)
             return before[1]
         except procfs.GONE:
-            if procfs.is_in_pid_namespace(self._proc):
+            if self._confined:
                 return Presence.ELSEWHERE
             return Presence.HIDDEN if self._hides() else Presence.GONE
         except PermissionError:  # hidepid=1: the process exists, and gpuwatch may not read it
@@ -377,7 +382,11 @@ def read_command(pid: int, proc: Path = procfs.PROC) -> Clean:
 
     A title that a program has written over its arguments is one argument that contains spaces.
     """
-    words = procfs.read_arguments(pid, proc, _MOST_READ).words
+    return _format_command(procfs.read_arguments(pid, proc, _MOST_READ).words)
+
+
+@lru_cache(_COMMANDS)
+def _format_command(words: tuple[str, ...]) -> Clean:
     command = format_command_line(words)
     if len(command) <= _LONGEST_COMMAND // 4 or len(command.encode()) <= _LONGEST_COMMAND:
         return command

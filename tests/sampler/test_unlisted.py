@@ -386,7 +386,19 @@ def test_who_has_a_gpu_open_that_does_not_list_it() -> None:
     first, _ = two()
     found = [cuda(70, 1), cuda(71, 0, 1), cuda(5, 0), cuda(6, 1), cuda(8, 1), OpenGpuFiles(9, 90, shared=True)]
     ended = person(6, state="zombie")
-    assert find_openers(found, {6: ended, 71: person(71)}, first) == (71, 8, 9)
+    assert find_openers(found, {6: ended, 71: person(71)}, [first]) == {first.key: (71, 8, 9)}
+
+
+def test_one_that_has_ended_is_forgotten_until_the_next_search_finds_its_number_again(tmp_path: Path) -> None:
+    tree, now = Tree(tmp_path / "proc"), [0.0]
+    tree.add(5, "/dev/nvidia0")
+    tree.add(6, "/dev/nvidia0")
+    search = whole(proc=tree.root, clock=lambda: now[0])
+    search.forget({5})
+    assert [one.pid for one in search.found] == [6]
+    now[0] += EVERY
+    search.step(60.0)
+    assert [one.pid for one in search.found] == [5, 6]
 
 
 def test_no_more_than_so_many_and_those_with_a_context_first() -> None:
