@@ -23,9 +23,10 @@ AGAIN = 20.0
 """Seconds after the first reading at which a process that has used the CPU since is read again: until then it has
 imported its modules and started its workers."""
 
-OWN = 60.0
-"""Seconds after which the viewer's own processes are read again, all at once: a process may have become a leftover, or
-now listen on a port."""
+OWN = 300.0
+"""Seconds after which the viewer's own processes are read again, all at once: a process may now listen on a port, or
+have lost what it was started for. As long as a process must have been idle to be a leftover
+(`analysis.stray_facts.StrayLimits.quiet_after`): oftener would keep the inspector in memory."""
 
 POLL = 0.2
 """Seconds between two polls, at most, while answers are expected: a hang may be noticed later by so much."""
