@@ -36,12 +36,13 @@ if TYPE_CHECKING:
     from gpuwatch.ui.first_frame import FirstFrame
 
 SETTLED: Final = 5.0
-"""Seconds after which all lasting objects exist. Garbage is collected only from then on, and without these:
-a collection of them would delay keys."""
+"""Seconds after which all lasting objects exist. Garbage is collected only from then on, and these but once: each
+collection of them would delay keys."""
 
 
 def _enable_collector() -> None:
-    """Turn Python's garbage collector on; objects that exist now are never examined."""
+    """Turn Python's garbage collector on; what is left of a collection now, which takes 30 ms, is never examined."""
+    gc.collect()
     gc.freeze()
     gc.enable()
 
