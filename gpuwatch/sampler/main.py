@@ -242,7 +242,7 @@ class Sampler:
             read = self._read_owners(listed, is_sure=is_sure)
             self._annotate(rows, read)  # the inspector, another process, begins
             is_long = self._options.long_search or any(map(has_gap, rows))
-            self._search.run_once(LONG if is_long else ONCE if any(map(is_held, rows)) else STEP)
+            self._search.run_once(LONG if is_long else ONCE if any(map(is_held, rows)) else STEP, listed)
             if search:
                 read = (*read, *self._owners.read({one.pid for one in candidates(search.found, listed)}))
         else:

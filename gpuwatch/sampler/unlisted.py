@@ -117,6 +117,7 @@ class OpenFileSearch:
         """
         self._unseen = self._reached = self._existing = 0
         self._servers: list[int] = []
+        self._listed: frozenset[int] = frozenset()
 
     def pause(self) -> float:
         """Return the seconds until the next step is due."""
@@ -136,8 +137,12 @@ class OpenFileSearch:
             self._search = None
         self._due = self._clock() + (EVERY if self._search is None else PAUSE)
 
-    def run_once(self, seconds: float = ONCE) -> None:
-        """Search once, for at most `seconds`; a search that needs longer is cut short and does not count as ended."""
+    def run_once(self, seconds: float = ONCE, listed: Collection[int] = ()) -> None:
+        """Search once, for at most `seconds`; a search that needs longer is cut short and does not count as ended.
+
+        Processes that NVML lists are read once: they are no children that have not yet started their program.
+        """
+        self._listed = frozenset(listed)
         self.step(seconds)
         if self._search is not None:
             self._search = None
@@ -169,7 +174,7 @@ class OpenFileSearch:
                 self._empty[pid, inode] = first, now
             yield
         # Between fork(2) and execve(2) every child of a CUDA program has its parent's files: a new one is read twice.
-        for pid in self._open.keys() - {one.pid for one in self.found}:
+        for pid in self._open.keys() - {one.pid for one in self.found} - self._listed:
             yield
             if (again := self._read(pid)) and again.start == self._open[pid].start:
                 self._open[pid] = again

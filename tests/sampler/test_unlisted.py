@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -235,6 +236,15 @@ def test_a_single_walk_is_cut_short(tree: Tree) -> None:
     looked = OpenFileSearch(proc=tree.root, uid=os.getuid(), clock=Ticking(0.0))
     looked.run_once()
     assert (len(looked.found), looked.ended_at > 0, looked.cut) == (50, True, (0, 0))
+
+
+def test_a_single_walk_reads_once_what_the_driver_lists(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = mock.Mock(wraps=procfs.read_open_files)
+    monkeypatch.setattr(procfs, "read_open_files", read)
+    for pid in (100, 101):
+        tree.add(pid, "/dev/nvidia0")
+    OpenFileSearch(proc=tree.root, uid=os.getuid()).run_once(60.0, [100])
+    assert sorted(call.args[0] for call in read.call_args_list) == [100, 101, 101]
 
 
 def test_of_very_many_files_only_so_many_are_looked_at(tree: Tree) -> None:
