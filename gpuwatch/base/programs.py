@@ -246,12 +246,12 @@ _MODEL_SERVER_FOLDERS = {
 """Servers that are known only by the folder of their script: `ComfyUI/main.py`."""
 
 _SERVER_TITLES = (
-    (re.compile(r".*::(?:APIServer|ApiServer)"), "vLLM"),  # vllm/utils, set_process_title; the prefix may be chosen
-    (re.compile(r"ray::(?:ServeReplica|ProxyActor|HTTPProxyActor)"), "Ray Serve"),
+    (r".*::(?:APIServer|ApiServer)", "vLLM"),  # vllm/utils, set_process_title; the prefix may be chosen
+    (r"ray::(?:ServeReplica|ProxyActor|HTTPProxyActor)", "Ray Serve"),
     # Of vLLM and of LMDeploy, whose front end is elsewhere.
-    (re.compile(r"ray::RayWorkerWrapper"), "model server on Ray"),
-    (re.compile(r"gunicorn: "), "gunicorn"),
-    (re.compile(r"\[celeryd:"), "celery"),  # celery/platforms.py, set_mp_process_title
+    (r"ray::RayWorkerWrapper", "model server on Ray"),
+    (r"gunicorn: ", "gunicorn"),
+    (r"\[celeryd:", "celery"),  # celery/platforms.py, set_mp_process_title
 )
 """Titles of servers. `VLLM::EngineCore` is not one: a script that has called vLLM has such a process as well."""
 
@@ -491,7 +491,7 @@ def find_model_server(argv: tuple[str, ...]) -> str:
     """Return the label of a command line's model server; empty where it starts none."""
     title = argv[0] if argv else ""
     for pattern, label in _SERVER_TITLES:
-        if pattern.match(title):
+        if re.match(pattern, title):
             return label
     name, arguments, source = parse_command(argv)
     label, verbs = _MODEL_SERVERS.get(name, ("", frozenset()))

@@ -21,3 +21,10 @@ def replaced(**modules: object) -> Iterator[None]:
     finally:
         for name in modules:
             sys.modules.pop(name, None)
+
+
+def quote_path(path: bytes) -> str:
+    """Return a path as in an address, like the function of `urllib.parse`, which it imports when it is called."""
+    from urllib.parse import quote_from_bytes
+
+    return quote_from_bytes(path)

@@ -7,7 +7,6 @@ Unix sockets: multiprocessing, CUDA's MPS and PyTorch's loaders listen on them i
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 import struct
@@ -148,8 +147,10 @@ def _parse_end(text: bytes) -> _End:
 
 
 def _format_address(address: bytes, port: int) -> str:
+    from ipaddress import ip_address  # for leftovers with a connection
+
     mapped = address.startswith(_MAPPED)  # an IPv4 address on an IPv6 socket
-    host = ipaddress.ip_address(address[-4:] if mapped else address)
+    host = ip_address(address[-4:] if mapped else address)
     return f"{host}:{port}" if host.version == 4 else f"[{host}]:{port}"
 
 

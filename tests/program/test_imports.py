@@ -154,7 +154,14 @@ def test_a_start_loads_nothing_that_can_wait(line: str, last: list[str], late: l
 
 def test_the_inspector_loads_nothing_that_few_processes_need() -> None:
     loaded = loaded_by("gpuwatch.__main__", "gpuwatch.sampler.__main__", "gpuwatch.inspector.worker")
-    assert {"dataclasses", "inspect", "difflib", "shutil"}.isdisjoint(loaded)
+    assert {"dataclasses", "inspect", "difflib", "shutil", "textwrap", "urllib.parse", "ipaddress"}.isdisjoint(loaded)
+
+
+def test_a_path_has_an_address_although_its_module_was_imported_without_urllib() -> None:
+    assert (
+        loaded_by("gpuwatch.__main__", then="print(sys.modules['pathlib'].Path('/ä b').as_uri())")[0]
+        == "file:///%C3%A4%20b"
+    )
 
 
 _TLS_LATER = """
