@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import ctypes
 import sys
-import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 from gpuwatch.base import procfs
+from gpuwatch.base.replaced import replaced
 from gpuwatch.base.text import clean
 from gpuwatch.model.snapshot import Health, Reason, SourceState
 from gpuwatch.sampler import machine
@@ -155,25 +156,6 @@ class Unusable(Exception):
         self.words = words
 
 
-@contextmanager
-def _without_search() -> Iterator[None]:
-    """Context in which `ctypes.util` is a stand-in: the binding imports its `find_library`, and does not call it.
-
-    The real module loads `tempfile`, `shutil` and `random`, which takes 4 ms; a call would load it after all.
-    """
-    name = "ctypes.util"
-    if name in sys.modules:
-        yield
-        return
-    stub = types.ModuleType(name)
-    stub.find_library = _find_library  # type: ignore[attr-defined]
-    sys.modules[name] = stub
-    try:
-        yield
-    finally:
-        del sys.modules[name]
-
-
 def _find_library(library: str) -> str | None:
     from ctypes.util import find_library
 
@@ -181,10 +163,13 @@ def _find_library(library: str) -> str | None:
 
 
 def load() -> Any:
-    """Import `pynvml` and make sure that it is NVIDIA's; raises Unusable."""
+    """Import `pynvml` and make sure that it is NVIDIA's; raises Unusable.
+
+    It imports `find_library`, and does not call it: the real one loads `tempfile`, `shutil` and `random`, 4 ms.
+    """
     install = f'{sys.executable} -m pip install --force-reinstall "{REQUIREMENT}"'
     try:
-        with _without_search():
+        with replaced(**{"ctypes.util": SimpleNamespace(find_library=_find_library)}):
             import pynvml
     except ModuleNotFoundError:
         raise Unusable(SourceState.NO_DRIVER, f"NVIDIA's binding is not installed: {install}") from None
