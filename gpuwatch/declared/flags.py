@@ -152,11 +152,11 @@ def find_program(argv: tuple[str, ...]) -> Started | None:
     return Started(found, arguments) if found else None
 
 
-def find_unread(argv: Sequence[str]) -> str:
+def find_unread(argv: tuple[str, ...]) -> str:
     """Return why the code that a command line runs is not read; empty where it can declare only by flags."""
     found = find_program(argv)
     known = found is not None and not found.program.runs_others
-    return "" if known else mask(programs.unread_code(tuple(argv)), 2 * SHOWN)
+    return "" if known else mask(programs.unread_code(argv), 2 * SHOWN)
 
 
 class Flag(NamedTuple):
@@ -257,7 +257,7 @@ _CONFIGURED = {"vllm": "--gpu-memory-utilization", "sglang": "--mem-fraction-sta
 Sources: vllm/utils/argparse_utils.py, FlexibleArgumentParser; sglang/srt/server_args_config_parser.py."""
 
 
-def config_file(argv: Sequence[str]) -> str | None:
+def config_file(argv: tuple[str, ...]) -> str | None:
     """Return the path of the configuration file that a command line names; None where it names none. Never raises.
 
     Both programs accept it only as two words, and only once.
@@ -270,7 +270,7 @@ def config_file(argv: Sequence[str]) -> str | None:
 
 
 def candidates(
-    argv: Sequence[str], where: str = "command line", config: FrameworkConfig | None = None
+    argv: tuple[str, ...], where: str = "command line", config: FrameworkConfig | None = None
 ) -> list[Candidate]:
     """Return the candidates of a command line, in its order; none where it starts no known program. Never raises.
 

@@ -17,7 +17,7 @@ from tests.declared.tables import Case, cases
 
 @cases("declared/flags")
 def test_a_flag_is_read_as_its_program_reads_it(case: Case) -> None:
-    found = candidates(shlex.split(case["line"]), "command line of parent 812")
+    found = candidates(tuple(shlex.split(case["line"])), "command line of parent 812")
     assert len(found) == len(case["expect"])
     for candidate, fields in zip(found, case["expect"], strict=True):
         assert {name: getattr(candidate, name) for name in fields} == fields
@@ -52,7 +52,7 @@ STARTS = st.sampled_from(["python", "vllm", "tritonserver", "dask-cuda-worker", 
 
 @given(STARTS, st.lists(WORDS, max_size=8))
 def test_no_command_line_is_too_odd(first: str, rest: list[str]) -> None:
-    for candidate in candidates([first, *rest]):
+    for candidate in candidates((first, *rest)):
         assert candidate.text.isprintable()
         assert len(candidate.text) <= 80
         assert (candidate.value is None) == (bool(candidate.void) or candidate.dynamic)
