@@ -90,7 +90,7 @@ CASES = [msgspec.json.decode(line, type=Case) for line in TEXT.splitlines()]
 def test_a_rule_finds_this_in_a_snapshot(case: Case) -> None:
     seen = snapshot(map(card, case.gpus), map(person, case.people))
     seen = msgspec.convert(msgspec.to_builtins(seen) | case.snapshot, Snapshot)
-    context = RuleContext(seen, history(**case.past), msgspec.convert(case.limits, Limits), case.watched)
+    context = RuleContext(seen, history(**case.past), msgspec.convert(case.limits, Limits), case.watched or None)
     if case.own is None:
         (rule,) = [one for one in RULES if one.name == case.rule]
         found = list(rule.find(context))

@@ -81,6 +81,8 @@ def find_hot(context: RuleContext) -> Iterator[Observation]:
             continue
         warning = slowdown - limits.temperature_margin
         level, keeps = (severity_of(degrees, warning, slowdown) for degrees in (now, now + _COOLER))
+        if level is None and context.ignores(TEMPERATURE, gpu):
+            continue
         fan = f"fan {gpu.fan:.0f} %" if known(gpu.fan) else ""
         yield Observation(
             gpu=gpu,
@@ -111,6 +113,8 @@ def find_throttled(context: RuleContext) -> Iterator[Observation]:
             level = Severity.WARNING
         elif "sw thermal" in gpu.throttle:
             level, by = Severity.NOTE, ["heat"]
+        if level is None and context.ignores(THROTTLED, gpu):
+            continue
         slow = f"slowed down by {' and '.join(by)}" if by else "not slowed down"
         yield Observation(
             gpu=gpu,
@@ -135,6 +139,8 @@ def find_at_power_limit(context: RuleContext) -> Iterator[Observation]:
         if isinstance(gpu.throttle, Reason):
             continue
         level = Severity.NOTE if "power cap" in gpu.throttle else None
+        if level is None and context.ignores(POWER, gpu):
+            continue
         limit = f" of {gpu.power_limit:.0f} W" if known(gpu.power_limit) else ""
         state = f"{'at' if level else 'below'} its power limit{limit}"
         yield Observation(
@@ -168,6 +174,8 @@ def find_busy_unlisted(context: RuleContext) -> Iterator[Observation]:
         if not known(gpu.utilization) or gpu.display_active is True:
             continue
         level = Severity.WARNING if gpu.is_busy_unlisted else None
+        if level is None and context.ignores(BUSY, gpu):
+            continue
         causes = "a process that this system does not see (container, vGPU, WSL), hung work, or a driver fault"
         look = f"{fuser(gpu, snapshot.viewer)} shows who has it open"
         yield Observation(
@@ -192,6 +200,8 @@ def find_failed_sensors(context: RuleContext) -> Iterator[Observation]:
         failing = [path for path in SENSORS if attrgetter(path)(gpu) is Reason.ERROR]
         failed = [path for path in failing if path in context.history.gpu(gpu.key).answered]
         level = Severity.WARNING if failed else None
+        if level is None and context.ignores(SENSOR, gpu):
+            continue
         names = [GPU[path.partition(".")[0]].name for path in failed]
         words = "the driver gave a value before, and now gives an error: the GPU may be about to fail"
         yield Observation(
@@ -223,6 +233,8 @@ def find_uncorrected(context: RuleContext) -> Iterator[Observation]:
         age = history.now - seen[1] if seen is not None and seen[1] is not None else None
         recent = age is not None and age < RECENT
         level = None if count == 0 else Severity.CRITICAL if recent else Severity.WARNING
+        if level is None and context.ignores(ECC, gpu):
+            continue
         errors = f"{count:.0f} uncorrected memory error{'s' * (count != 1)} since the driver was loaded"
         newest = f"latest {units.long_duration(age)} ago" if age is not None else "none since gpuwatch started"
         yield Observation(
@@ -256,6 +268,8 @@ def find_remapped(context: RuleContext) -> Iterator[Observation]:
             continue
         else:
             level, title, evidence = None, f"GPU {gpu.index}: no broken memory is left to replace", ""
+        if level is None and context.ignores(REMAP, gpu):
+            continue
         yield Observation(
             gpu=gpu,
             level=level,

@@ -71,6 +71,8 @@ def find_nearly_full(context: RuleContext) -> Iterator[Observation]:
         # The figures of a GPU that no program uses mean nothing.
         if gpu.holdings or gpu.holdings_note or not (gpu.memory.unified or gpu.memory.used == 0):
             level, keeps = (_memory_severity(percent - margin, context.limits) for margin in (0.0, CLEAR_MARGIN))
+        if level is None and context.ignores(MEMORY, gpu):
+            continue
         word = " full" if percent < _FULL else " nearly full" if level else ""
         trend = context.history.gpu(gpu.key).trend if keeps is not None and percent >= _FULL else None
         seconds = time_to_full(gpu, trend) if trend is not None and trend.steady else None
@@ -179,6 +181,8 @@ def find_time_to_full(context: RuleContext) -> Iterator[Observation]:
             level = severity_of(-seconds, *limits) if trend.steady and not near else None
             # A pause in its growth decides nothing yet.
             keeps = Severity.CRITICAL if near or not trend.steady else severity_of(-seconds / _LATER, *limits)
+        if level is None and context.ignores(FULL, gpu):
+            continue
         seen = Observation(
             gpu=gpu,
             level=level,

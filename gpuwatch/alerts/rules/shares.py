@@ -241,6 +241,8 @@ def find_overbooked(context: RuleContext) -> Iterator[Observation]:
         title, short, evidence = f"GPU {gpu.index} no longer overbooked", "", ""
         usages = additive_limits(gpu, context.processes)
         declared = sum(one.limit.bytes for one in usages)
+        if declared <= usable + STEADY and context.ignores(OVERBOOKED, gpu):
+            continue
         pids: tuple[int, ...] = ()
         owners: tuple[str, ...] = ()
         if declared > usable + STEADY:
