@@ -313,6 +313,8 @@ def find_strays(
         started = candidate.process.started
         if started is None or snapshot.taken - started < limits.settled_after:  # young
             continue
+        if not candidate.on and not (candidate.process.adopted or candidate.context.notebook):
+            continue  # most forked workers: without memory only an adopted process or a notebook kernel is a stray
         if candidate.computes or (candidate.held is not None and candidate.held < limits.least):
             continue
         rules = RULES if candidate.process.context is not None else RULES[:1]  # a zombie has no context any more
