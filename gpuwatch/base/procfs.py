@@ -474,14 +474,14 @@ def read_descendants_cpu(pid: int, children_cpu: int, proc: Path = PROC) -> int:
     return total
 
 
-def read_open_files(pid: int, proc: Path = PROC) -> Iterator[str]:
-    """Yield the name of each open file of a process, from the links in /proc/PID/fd.
+def read_open_files(pid: int, proc: Path = PROC, stat: Stat | None = None) -> Iterator[str]:
+    """Yield the name of each open file of a process, from the links in /proc/PID/fd; `stat` was read just before.
 
     Where the main thread has ended, another thread has the same files (CLONE_FILES). Raises `OSError`
     (`PermissionError` where the folder is not readable).
     """
     folder = f"{proc}/{pid}/fd"
-    if read_stat(pid, proc).state in DEAD and (thread := find_living_thread(pid, proc)) is not None:
+    if (stat or read_stat(pid, proc)).state in DEAD and (thread := find_living_thread(pid, proc)) is not None:
         folder = f"{proc}/{pid}/task/{thread}/fd"
     with os.scandir(folder) as links:
         for link in links:

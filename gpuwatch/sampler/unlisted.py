@@ -202,9 +202,9 @@ class OpenFileSearch:
     def _read(self, pid: int) -> OpenGpuFiles | None:
         """Return the device files that a process has open; None for none, or for a process that has ended."""
         try:
-            names = list(islice(procfs.read_open_files(pid, self._proc), MOST_FILES))
-            found = parse_device_files(names)
-            return found and OpenGpuFiles(pid, procfs.read_stat(pid, self._proc).start_ticks, *found)
+            stat = procfs.read_stat(pid, self._proc)
+            found = parse_device_files(islice(procfs.read_open_files(pid, self._proc, stat), MOST_FILES))
+            return found and OpenGpuFiles(pid, stat.start_ticks, *found)
         except procfs.GONE:
             return None
         except (OSError, ValueError):  # it has set its uid, cannot be dumped, or cannot be read just now
