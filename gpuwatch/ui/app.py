@@ -34,7 +34,7 @@ from gpuwatch.ui.draw.view import View, mark_of, refused_actions, strays_of, sub
 from gpuwatch.ui.options import Helpers, Options, Reloading
 from gpuwatch.ui.partial_updates import is_covered
 from gpuwatch.ui.terminal_app import TerminalApp
-from gpuwatch.ui.widgets.panels import Alerts, Footer, ListPanel
+from gpuwatch.ui.widgets.panels import Alerts, Footer, ListPanel, drawing
 from gpuwatch.ui.widgets.prompt import Prompt
 
 if TYPE_CHECKING:
@@ -289,7 +289,7 @@ class GpuwatchApp(TerminalApp):
             return
         self._remember()
         now = self.clock()
-        with self.batch_update():
+        with drawing(self.dashboard):
             if self.frame is None:
                 self.dashboard.draw_starting(now - self._began, self.style_set)
             else:

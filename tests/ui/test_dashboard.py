@@ -14,7 +14,9 @@ from gpuwatch.alerts.rules.devices import UNUSED
 from gpuwatch.config.types import Theme
 from gpuwatch.model.fields import PROCESS
 from gpuwatch.model.snapshot import Health, Holding, Memory, Presence, Process, Reason, SourceState
+from gpuwatch.ui.app import NewFrame
 from gpuwatch.ui.draw.keys import KEYS, commands
+from gpuwatch.ui.partial_updates import PartialUpdate
 from tests.support.builders import EPOCH, gpu, holding, process, snapshot
 from tests.support.screen import SIZES, alert, frame, hand, machine, press, resize, running, screen, table, text, until
 
@@ -126,9 +128,21 @@ async def test_an_unchanged_frame_draws_nothing(monkeypatch: pytest.MonkeyPatch)
         drawn: list[Any] = []
         shown = app.dashboard
         for panel in (shown.gpu_panel, shown.alerts, shown.process_panel, shown.header):
-            monkeypatch.setattr(panel, "refresh", lambda *regions, **_options: drawn.extend(regions))
+            monkeypatch.setattr(panel, "_set_dirty", lambda *regions: drawn.append(regions))
         await hand(app, pilot, frame(machine(8), alert(0), now=first.received))  # graphs move with the clock
         assert drawn == []
+
+
+async def test_changed_cells_are_drawn_in_the_turn_that_receives_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = frame(machine(8), alert(0))
+    async with running(first, (160, 50)) as (app, _pilot):
+        drawn: list[Any] = []
+        seen = machine(8)
+        seen = msgspec.structs.replace(seen, gpus=(msgspec.structs.replace(seen.gpus[0], power=7.0), *seen.gpus[1:]))
+        with monkeypatch.context() as patched:
+            patched.setattr(app, "_display", lambda screen, update: drawn.append(update))
+            app.on_new_frame(NewFrame(frame(seen, alert(0), now=first.received)))
+        assert [type(one) for one in drawn] == [PartialUpdate]
 
 
 async def test_a_storm_of_sizes() -> None:

@@ -26,7 +26,7 @@ from gpuwatch.ui.draw.row_list import RowList
 from gpuwatch.ui.draw.theme import Role, StyleSet
 from gpuwatch.ui.draw.view import View, replay_words
 from gpuwatch.ui.screens.full_screen import FullScreen
-from gpuwatch.ui.widgets.panels import LinePanel, ListPanel
+from gpuwatch.ui.widgets.panels import LinePanel, ListPanel, drawing
 from gpuwatch.ui.widgets.prompt import Prompt
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ class ListScreen(FullScreen, Generic[L, R]):
         spare = max(0, room - rows.titled - len(rows.found) - len(notes) - bool(notes)) if rows.found else 0
         if detail or spare >= _LEAST_DETAIL:
             room, detail = room - spare, detail + spare
-        with self.app.batch_update():
+        with drawing(self):
             self.list_panel.set_height(room)
             why: list[tuple[str, Role]] = [(words, "muted") for words in self.why_empty()] if not rows.found else []
             empty = notice_lines(why, styles, width, room - (rows.titled and room > 1))

@@ -23,7 +23,7 @@ from gpuwatch.ui.draw.time_axis import SPANS
 from gpuwatch.ui.draw.time_graphs import FrameGraphs, GraphBlock, TimeGraphs
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.full_screen import FullScreen
-from gpuwatch.ui.widgets.panels import LinePanel
+from gpuwatch.ui.widgets.panels import LinePanel, drawing
 
 if TYPE_CHECKING:
     from gpuwatch.analysis.events import Events
@@ -82,7 +82,7 @@ class Sheet(FullScreen):
         if self.hidden:
             return
         page, canvas = self.page, self.canvas
-        with self.app.batch_update():
+        with drawing(self):
             self._body.set_height(self.room)
             self._body.show(self.drawing.draw(page, canvas))
             self.draw_frame(canvas.title_line(page), canvas.notice_lines(page.notice, page.notice_role), self.hints())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -12,6 +13,7 @@ from rich.style import Style as RichStyle
 from textual import events
 from textual.geometry import Region
 from textual.message import Message
+from textual.screen import Screen
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -30,6 +32,17 @@ def rich_style(style: Style) -> RichStyle:
     return RichStyle(color=style.color, bgcolor=style.background, **attributes)
 
 
+@contextmanager
+def drawing(screen: Screen[Any]) -> Iterator[None]:
+    """Context in which panels of a screen show other lines; at its end the screen draws their changed cells at once.
+
+    Textual would send a message to each panel and two to the screen, and wake a timer twice, to draw them later.
+    """
+    with screen.app.batch_update():
+        yield
+    screen._on_timer_update()
+
+
 class LinePanel(Widget):
     """Widget that shows lines; only the cells that changed are drawn again."""
 
@@ -43,7 +56,7 @@ class LinePanel(Widget):
         self._room = (-1, 0)
 
     def show(self, lines: Sequence[Line]) -> None:
-        """Show lines, which have the width of the panel."""
+        """Show lines, which have the width of the panel; outside of `drawing` Textual draws them soon."""
         old, self.lines = self.lines, lines
         same_width = bool(old and lines) and width_of(old[0]) == width_of(lines[0])
         if not same_width or len(old) != len(lines):
@@ -56,7 +69,10 @@ class LinePanel(Widget):
             if before is not after and before != after
             for start, end in changed(before, after)
         ]
-        if dirty:
+        if dirty and self.app._batch_count:
+            self._set_dirty(*dirty)
+            self.screen._dirty_widgets.add(self)
+        elif dirty:
             self.refresh(*dirty)
 
     def _set_dirty(self, *regions: Region) -> None:
