@@ -6,6 +6,7 @@ child process that counts its lines takes 0.1 s more to start, so only those of 
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Generator
 from contextlib import nullcontext
@@ -22,6 +23,9 @@ from tests.support.environment import public as public
 for _signal, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(_signal) is signal.SIG_IGN:
         signal.signal(_signal, _usual)
+
+# With Python's thresholds a quarter of the CPU of a dashboard's test is garbage collection: the tests themselves stay.
+gc.set_threshold(20_000, 20, 100)
 
 # Half of what is usual: there are some two hundred such tests, and all of them run at every change. The same ones each
 # time, so that a change does not fail by what it did not touch; the profile `nightly` looks for others. Without limits
