@@ -1,8 +1,7 @@
 """Alert rule: name and finder in one object, and the observations that a finder returns.
 
 A finder returns nothing where a reading that it needs is missing: the alert then stays as it is. It returns everything
-that it can judge, fine or not, since only an observation that is fine ends an alert; a fine one of a subject without a
-condition, as most are, may be left out (`RuleContext.ignores`).
+that it can judge, fine or not, since only an observation that is fine ends an alert (but see `RuleContext.ignores`).
 """
 
 from __future__ import annotations
@@ -104,18 +103,16 @@ class RuleContext:
         watched: Collection[tuple[str, str]] | None = None,
         holdings: Holdings | None = None,
     ) -> None:
-        """`watched` are the (rule, subject) of the engine's conditions; without them finders return all they judge."""
         self.snapshot = snapshot
         self.holdings = holdings or Holdings(snapshot)
         self.history = history
         self.limits = limits
-        self.watched = watched or ()
-        self._returns_all = watched is None
+        self.watched = watched
+        """(rule, subject) of the engine's conditions; None where finders are to return all that they judge."""
 
-    def ignores(self, rule: str, subject: Gpu | str) -> bool:
-        """Return whether a fine observation of a subject may be left out: it would end or change no condition."""
-        key = subject if isinstance(subject, str) else subject.key
-        return not self._returns_all and (rule, key) not in self.watched
+    def ignores(self, rule: str, gpu: Gpu) -> bool:
+        """Return whether a fine observation of a GPU may be left out: it would end or change no condition."""
+        return self.watched is not None and (rule, gpu.key) not in self.watched
 
     @property
     def processes(self) -> Mapping[int, Process]:

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from functools import lru_cache
 from math import inf
 from pathlib import Path
 from typing import cast
@@ -97,9 +96,6 @@ NAMES_WAIT = 0.02
 
 _LONGEST_COMMAND = 4096
 """Bytes of a command line that are sent; a non-ASCII character has up to four."""
-
-_COMMANDS = 128
-"""Command lines whose text for display is remembered: the forked workers of a job have that of their parent."""
 
 _MOST_READ = 20 << 10
 """Bytes of a command line that are read: the 5,120 characters that are formatted, of four bytes each.
@@ -382,11 +378,7 @@ def read_command(pid: int, proc: Path = procfs.PROC) -> Clean:
 
     A title that a program has written over its arguments is one argument that contains spaces.
     """
-    return _format_command(procfs.read_arguments(pid, proc, _MOST_READ).words)
-
-
-@lru_cache(_COMMANDS)
-def _format_command(words: tuple[str, ...]) -> Clean:
+    words = procfs.read_arguments(pid, proc, _MOST_READ).words
     command = format_command_line(words)
     if len(command) <= _LONGEST_COMMAND // 4 or len(command.encode()) <= _LONGEST_COMMAND:
         return command

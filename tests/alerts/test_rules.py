@@ -14,14 +14,14 @@ from gpuwatch.alerts.rule import Observation, RuleContext
 from gpuwatch.alerts.rules import RULE_NAMES, RULES
 from gpuwatch.alerts.rules.custom import GRAMMARS, find_custom
 from gpuwatch.alerts.rules.devices import DISAGREE, MISSPELT, UNUSED
-from gpuwatch.alerts.rules.hardware import ECC, MEANINGS, POWER, REMAP, TEMPERATURE, THROTTLED
+from gpuwatch.alerts.rules.hardware import BUSY, ECC, MEANINGS, POWER, REMAP, TEMPERATURE, THROTTLED
 from gpuwatch.alerts.rules.idle import DEAD, IDLE, UNATTRIBUTED
 from gpuwatch.alerts.rules.memory import MEMORY
 from gpuwatch.alerts.rules.runs import RUN_ENDED
 from gpuwatch.alerts.rules.shares import OUTGROWN, OVERBOOKED, OVERSHOOT, allowance
 from gpuwatch.base.units import Unit
 from gpuwatch.commands.docs import page_text
-from gpuwatch.history.history import History
+from gpuwatch.history.history import History, HistoryView
 from gpuwatch.model.holdings import UNSEEN_USER
 from gpuwatch.model.snapshot import Health, Idle, Limit, Margin, Presence, Reason, Snapshot
 from tests.analysis.machines import card, person
@@ -111,6 +111,16 @@ def test_every_rule_and_every_figure_is_in_the_table() -> None:
 
 # ---------------------------------------------------------------------------------------------------------------
 # What holds of several rules, or needs more than one snapshot
+
+
+@pytest.mark.parametrize("name", [MEMORY, POWER, BUSY, ECC, REMAP, OVERBOOKED, UNATTRIBUTED])
+def test_a_fine_gpu_is_observed_only_where_the_engine_watches_it(name: str) -> None:
+    (rule,) = [one for one in RULES if one.name == name]
+    seen = snapshot([gpu(0, power=100.0, throttle=(), ecc_uncorrected=0, remap_pending=False, remap_failed=False)])
+    key = seen.gpus[0].key
+    cases: list[tuple[set[tuple[str, str]] | None, int]] = [(None, 1), (set(), 0), ({(name, key)}, 1), ({("", key)}, 0)]
+    for watched, count in cases:
+        assert len(list(rule.find(RuleContext(seen, HistoryView(), Limits(), watched)))) == count
 
 
 @pytest.mark.parametrize("reason", list(Reason))

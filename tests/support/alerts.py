@@ -72,7 +72,7 @@ class Bench:
         return self.last
 
     def _probe(self, context: RuleContext) -> Iterable[Observation]:
-        self.watched = set(context.watched)
+        self.watched = set(context.watched or ())
         return ()
 
     @property

@@ -164,7 +164,7 @@ class Player:
         )
 
     def _probe(self, context: RuleContext) -> Iterable[Observation]:
-        self._watched = context.watched
+        self._watched = context.watched or ()
         return ()
 
     def _act(self, tick: Tick) -> None:

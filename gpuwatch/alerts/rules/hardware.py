@@ -81,8 +81,6 @@ def find_hot(context: RuleContext) -> Iterator[Observation]:
             continue
         warning = slowdown - limits.temperature_margin
         level, keeps = (severity_of(degrees, warning, slowdown) for degrees in (now, now + _COOLER))
-        if level is None and context.ignores(TEMPERATURE, gpu):
-            continue
         fan = f"fan {gpu.fan:.0f} %" if known(gpu.fan) else ""
         yield Observation(
             gpu=gpu,
@@ -113,8 +111,6 @@ def find_throttled(context: RuleContext) -> Iterator[Observation]:
             level = Severity.WARNING
         elif "sw thermal" in gpu.throttle:
             level, by = Severity.NOTE, ["heat"]
-        if level is None and context.ignores(THROTTLED, gpu):
-            continue
         slow = f"slowed down by {' and '.join(by)}" if by else "not slowed down"
         yield Observation(
             gpu=gpu,
@@ -136,11 +132,9 @@ def find_throttled(context: RuleContext) -> Iterator[Observation]:
 def find_at_power_limit(context: RuleContext) -> Iterator[Observation]:
     """Find GPUs at their power limit for minutes: a note, since that is allowed and explains why they are no faster."""
     for gpu in context.gpus:
-        if isinstance(gpu.throttle, Reason):
+        if isinstance(gpu.throttle, Reason) or ("power cap" not in gpu.throttle and context.ignores(POWER, gpu)):
             continue
         level = Severity.NOTE if "power cap" in gpu.throttle else None
-        if level is None and context.ignores(POWER, gpu):
-            continue
         limit = f" of {gpu.power_limit:.0f} W" if known(gpu.power_limit) else ""
         state = f"{'at' if level else 'below'} its power limit{limit}"
         yield Observation(
@@ -171,11 +165,10 @@ def find_busy_unlisted(context: RuleContext) -> Iterator[Observation]:
     if snapshot.confined or any(one.presence is Presence.ELSEWHERE for one in snapshot.processes):
         return
     for gpu in context.listed:
-        if not known(gpu.utilization) or gpu.display_active is True:
+        is_fine = gpu.display_active is True or (not gpu.is_busy_unlisted and context.ignores(BUSY, gpu))
+        if not known(gpu.utilization) or is_fine:
             continue
         level = Severity.WARNING if gpu.is_busy_unlisted else None
-        if level is None and context.ignores(BUSY, gpu):
-            continue
         causes = "a process that this system does not see (container, vGPU, WSL), hung work, or a driver fault"
         look = f"{fuser(gpu, snapshot.viewer)} shows who has it open"
         yield Observation(
@@ -200,8 +193,6 @@ def find_failed_sensors(context: RuleContext) -> Iterator[Observation]:
         failing = [path for path in SENSORS if attrgetter(path)(gpu) is Reason.ERROR]
         failed = [path for path in failing if path in context.history.gpu(gpu.key).answered]
         level = Severity.WARNING if failed else None
-        if level is None and context.ignores(SENSOR, gpu):
-            continue
         names = [GPU[path.partition(".")[0]].name for path in failed]
         words = "the driver gave a value before, and now gives an error: the GPU may be about to fail"
         yield Observation(
@@ -227,14 +218,12 @@ def find_uncorrected(context: RuleContext) -> Iterator[Observation]:
     history = context.history
     for gpu in context.gpus:
         count = number(gpu.ecc_uncorrected)
-        if count is None:
+        if count is None or (count == 0 and context.ignores(ECC, gpu)):
             continue
         seen = history.gpu(gpu.key).ecc
         age = history.now - seen[1] if seen is not None and seen[1] is not None else None
         recent = age is not None and age < RECENT
         level = None if count == 0 else Severity.CRITICAL if recent else Severity.WARNING
-        if level is None and context.ignores(ECC, gpu):
-            continue
         errors = f"{count:.0f} uncorrected memory error{'s' * (count != 1)} since the driver was loaded"
         newest = f"latest {units.long_duration(age)} ago" if age is not None else "none since gpuwatch started"
         yield Observation(
@@ -264,12 +253,10 @@ def find_remapped(context: RuleContext) -> Iterator[Observation]:
             level = Severity.WARNING
             title = f"GPU {gpu.index} waits for a reset to replace broken memory"
             evidence = "until then, it works without that memory"
-        elif isinstance(failed, Reason) or isinstance(pending, Reason):
+        elif isinstance(failed, Reason) or isinstance(pending, Reason) or context.ignores(REMAP, gpu):
             continue
         else:
             level, title, evidence = None, f"GPU {gpu.index}: no broken memory is left to replace", ""
-        if level is None and context.ignores(REMAP, gpu):
-            continue
         yield Observation(
             gpu=gpu,
             level=level,
@@ -301,7 +288,7 @@ def find_xids(context: RuleContext) -> Iterator[Observation]:
         if watched < limits.xid_for + RECENT and not isinstance(gpu.xids, Reason):
             young = watched < limits.xid_for
             for code in sorted(judged.difference(seen)):
-                if (XID, _subject(code, gpu)) not in context.watched:
+                if (XID, _subject(code, gpu)) not in (context.watched or ()):
                     continue
                 yield Observation(
                     gpu=gpu,

@@ -33,8 +33,6 @@ def find_unhealthy(context: RuleContext) -> Iterator[Observation]:
     for gpu in context.snapshot.gpus:
         fine = gpu.health is Health.OK
         level = None if fine else Severity.CRITICAL if gpu.health in _CRITICAL else Severity.WARNING
-        if level is None and context.ignores(HEALTH, gpu):
-            continue
         state = "answers again" if fine else _WORDS.get(gpu.health, gpu.health.value)
         yield Observation(
             gpu=gpu,

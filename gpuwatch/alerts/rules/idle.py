@@ -46,11 +46,11 @@ def find_idle(context: RuleContext) -> Iterator[Observation]:
     for gpu in context.listed:
         for owner in context.owners(gpu):
             held = [one for one in owner.processes if one.process.state != _ZOMBIE and not one.graphics]
-            if owner.uid is not None and held and (seen := _idle(context, owner, held)) is not None:
-                yield seen
+            if owner.uid is not None and held:
+                yield _idle(context, owner, held)
 
 
-def _idle(context: RuleContext, owner: GpuOwner, held: Sequence[GpuProcess]) -> Observation | None:
+def _idle(context: RuleContext, owner: GpuOwner, held: Sequence[GpuProcess]) -> Observation:
     limits, gpu, who = context.limits, owner.gpu, owner.name
     size, complete = sum(one.memory for one in held), all(one.complete for one in held)
     level, title, short, evidence, how = None, f"no idle memory of {who} on GPU {gpu.index}", "", "", ""
@@ -74,12 +74,9 @@ def _idle(context: RuleContext, owner: GpuOwner, held: Sequence[GpuProcess]) -> 
             evidence = named_pids([context.processes[pid] for pid in pids])
     elif complete:
         how = f"{who} {hold(who)} less than {units.size(limits.idle_memory)} there"
-    subject = f"uid:{owner.uid} {gpu.key}"
-    if level is None and context.ignores(IDLE, subject):
-        return None
     return Observation(
         gpu=gpu,
-        subject=subject,
+        subject=f"uid:{owner.uid} {gpu.key}",
         level=level,
         partial=partial,
         clear_after=1,
@@ -118,9 +115,7 @@ def find_unattributed(context: RuleContext) -> Iterator[Observation]:
     limit = context.limits.unknown_memory
     for gpu in context.listed:
         size = gpu.unattributed
-        if not known(size) or gpu.memory.unified:
-            continue
-        if size < limit and context.ignores(UNATTRIBUTED, gpu):
+        if not known(size) or gpu.memory.unified or (size < limit and context.ignores(UNATTRIBUTED, gpu)):
             continue
         keeps = Severity.WARNING if size >= _CLEARS * limit else None
         cause = context.gap_evidence.likeliest(gpu) if keeps is not None else None

@@ -181,8 +181,6 @@ def find_time_to_full(context: RuleContext) -> Iterator[Observation]:
             level = severity_of(-seconds, *limits) if trend.steady and not near else None
             # A pause in its growth decides nothing yet.
             keeps = Severity.CRITICAL if near or not trend.steady else severity_of(-seconds / _LATER, *limits)
-        if level is None and context.ignores(FULL, gpu):
-            continue
         seen = Observation(
             gpu=gpu,
             level=level,
