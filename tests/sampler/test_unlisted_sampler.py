@@ -64,23 +64,23 @@ def _within_a_tick(sampler: Running, pid: int) -> None:
 
 @pytest.mark.parametrize(
     ("listed_on", "devices", "kind"),
-    [(0, CUDA, "C"), (1, CUDA, "C"), (1, ("nvidiactl", "nvidia0"), "G")],
+    [(0, CUDA[:2], "C"), (1, CUDA[:2], "C"), (1, CUDA[:1], "G")],
     ids=["its worker", "listed on another GPU", "listed on another GPU for graphics"],
 )
 def test_memory_is_not_lost_for_sure_while_a_listed_process_or_its_worker_has_the_gpu_open(
     driver: Driver, listed_on: int, devices: tuple[str, ...], kind: str
 ) -> None:
-    """Nobody is listed for 8 GiB of GPU 0, whose device file somebody has open all the same."""
-    with GpuHolder(devices=(*devices, "nvidia1"), children=1 - listed_on) as held:
+    """Nobody is listed for 8 GiB of GPU 0; somebody has its file, which no other test uses, open all the same."""
+    with GpuHolder(devices=(*devices, "nvidia30", "nvidia31"), children=1 - listed_on) as held:
         opener = held.pid if listed_on else held.children[0]
-        driver.gpus = [Gpu(0, memory_used=(9 - listed_on) * GIB), Gpu(1, memory_used=GIB)]
+        driver.gpus = [Gpu(0, minor=30, memory_used=(9 - listed_on) * GIB), Gpu(1, minor=31, memory_used=GIB)]
         driver.procs = [Proc(listed_on, held.pid, kind, memory=GIB)]
         with running(driver.write().env()) as sampler:
             snapshot = sampler.until(lambda snapshot: snapshot.searched > 0)
         leak = GapEvidence(snapshot).causes(snapshot.gpus[0])[-1]
         assert (leak.kind, snapshot.gpus[0].unattributed) == (GapKind.LEAK, 8 * GIB)
         assert "no other process has it open" not in leak.reason
-        assert opener in snapshot.gpus[0].opened_by  # the words name the first three: other tests have theirs open too
+        assert opener in snapshot.gpus[0].opened_by
 
 
 def test_a_worker_whose_parent_has_ended_stays(driver: Driver) -> None:
