@@ -25,10 +25,7 @@ DEEP_FLOOR = 96
 
 
 def step(name: str, *command: str | Path, cwd: Path = ROOT, live: bool = False, quiet: bool = False) -> None:
-    """Run one check and show what it prints, at once or when it has ended; raises SystemExit where it fails.
-
-    What a quiet one prints is shown only where it fails.
-    """
+    """Run one check and show what it prints: at once, when it has ended, or, `quiet`, where it fails (SystemExit)."""
     # The tests start gpuwatch a thousand times: without compiled modules each of them would compile it again.
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     if live:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,8 +14,6 @@ from gpuwatch.base.units import Unit
 from gpuwatch.model.snapshot import Reason
 from tests.support.alerts import Bench
 from tests.support.builders import gpu
-
-pytestmark = pytest.mark.uncounted
 
 AFTER, FOR = 3, 4.0
 

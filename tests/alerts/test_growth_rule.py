@@ -18,8 +18,6 @@ from gpuwatch.model.snapshot import Health, Reason
 from tests.support.alerts import Bench, only, words
 from tests.support.builders import USABLE_GIB, gpu, holding
 
-pytestmark = pytest.mark.uncounted
-
 Course = Callable[[float], float | Mapping[int, float]]
 """GiB by process (PID 7 where there is but one) as a function of the second."""
 

@@ -46,6 +46,7 @@ def children() -> set[int]:
     return {one.pid for one in psutil.Process().children() if one.status() != psutil.STATUS_ZOMBIE}
 
 
+@pytest.mark.uncounted
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_an_example_of_the_guide_runs(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record(tmp_path / "day.gpuwatch", demo(12))
@@ -60,6 +61,7 @@ def test_the_guide_has_these_examples() -> None:
     assert len(EXAMPLES) == 6
 
 
+@pytest.mark.uncounted
 def test_a_recording_is_read_between_two_times(tmp_path: Path) -> None:
     shown = demo(40)
     day = record(tmp_path / "day", shown)

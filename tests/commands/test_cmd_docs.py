@@ -15,8 +15,6 @@ from gpuwatch.commands.docs import FOLDER, PAGES, page_text, pager, render
 from tests.support.environment import environment
 from tests.support.terminal import Terminal
 
-pytestmark = pytest.mark.uncounted
-
 DOCS = [str(Path(sys.executable).parent / "gpuwatch"), "docs"]
 
 

@@ -216,6 +216,7 @@ def in_browser(test: Any) -> Any:
     return pytest.mark.slow(pytest.mark.skipif(not browser.CHROMIUM, reason=why)(test))
 
 
+@pytest.mark.uncounted
 @in_browser
 def test_nothing_is_wider_than_the_window(tmp_path: Path) -> None:
     for number, (name, width) in enumerate([("ada", 1280), ("x" * 300, 320), ("שלום", 320)]):

@@ -19,8 +19,6 @@ from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.program import Call
 from tests.support.waiting import PATIENCE
 
-pytestmark = pytest.mark.uncounted
-
 
 @contextmanager
 def streaming(driver: Driver, *flags: str) -> Iterator[subprocess.Popen[bytes]]:

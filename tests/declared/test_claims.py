@@ -167,7 +167,6 @@ def test_the_rows_have_no_other_words(row: Case) -> None:
         assert "real" not in row or ARRANGED.isdisjoint(case.keys() - ({"facts"} if row["real"] is True else set()))
 
 
-@pytest.mark.uncounted
 @rows(False, True)
 def test_what_is_said(row: Case) -> None:
     facts = {pid: facts_of(case, pid, case.get("user", "ada")) for pid, case in enumerate(row["processes"], start=4711)}

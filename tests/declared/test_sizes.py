@@ -13,8 +13,6 @@ from gpuwatch.declared.sizes import Size
 from gpuwatch.model.snapshot import Basis
 from tests.declared.tables import Case, cases, read_cases
 
-pytestmark = pytest.mark.uncounted
-
 
 @cases("declared/sizes")
 def test_a_number_means_what_its_owner_makes_of_it(case: Case) -> None:

@@ -16,7 +16,7 @@ from gpuwatch.fleet.reader import read_fleet, read_past
 from gpuwatch.launch.placement import Request
 from tests.support.prometheus import GAP, GIB, MODELS, PEOPLE, instance_of, is_free, serving
 
-pytestmark = [pytest.mark.slow, pytest.mark.uncounted]
+pytestmark = pytest.mark.slow
 
 HOSTS, GPUS = 1000, 8
 MOST_QUERIES = 8

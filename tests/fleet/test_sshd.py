@@ -25,7 +25,7 @@ from tests.support.sampler import until
 from tests.support.terminal import Terminal
 from tests.support.waiting import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.uncounted]
+pytestmark = pytest.mark.slow
 
 QUICK = Timing(silence=2.0, first=0.2, most=0.5, beat=0.5, keepalive=3.0)
 """Short delays: a test waits for what they lead to."""

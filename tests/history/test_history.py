@@ -16,8 +16,6 @@ from gpuwatch.model.snapshot import Gpu, Health, Idle, Memory, Reading, Reason, 
 from tests.history.histories import KEY, machine, watched
 from tests.support.builders import EPOCH, GIB, at, gpu, holding, snapshot, uid
 
-pytestmark = pytest.mark.uncounted
-
 
 def test_unknown_keys_have_nothing() -> None:
     view = HistoryView()

@@ -28,8 +28,6 @@ from gpuwatch.history.timeline import (
 from gpuwatch.model.snapshot import Gpu, Health, Process, Reason, Snapshot
 from tests.support.builders import EPOCH, GIB, at, gpu, holding, process, snapshot, uid
 
-pytestmark = pytest.mark.uncounted
-
 GPU = gpu(0).key
 USED = Key(GPU, "", Metric.USED)
 UTILIZATION = Key(GPU, "", Metric.UTILIZATION)

@@ -13,7 +13,7 @@ from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.process import ROOT, GpuHolder
 from tests.support.terminal import Tmux
 
-pytestmark = [pytest.mark.slow, pytest.mark.uncounted]
+pytestmark = pytest.mark.slow
 
 
 def test_a_real_process_is_seen_ended_and_gone(driver: Driver, tmux: Tmux, own_home: Path) -> None:

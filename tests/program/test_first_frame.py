@@ -18,7 +18,7 @@ from tests.driver import Driver
 from tests.support.environment import environment
 from tests.support.terminal import Terminal, assert_given_back, in_terminal, modes_on
 
-pytestmark = [pytest.mark.slow, pytest.mark.uncounted]
+pytestmark = pytest.mark.slow
 
 TAKEN = b"\x1b[?1049h"
 TEXTUAL = b"\x1b[?1000h"

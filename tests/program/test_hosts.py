@@ -15,7 +15,7 @@ from tests.support.fleet import GOOD, WHOLE, put_ssh
 from tests.support.terminal import Terminal, in_terminal
 from tests.support.waiting import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.uncounted]
+pytestmark = pytest.mark.slow
 
 LAB = f'case "$*" in *live*) {GOOD};; *) {WHOLE};; esac'
 

@@ -61,7 +61,6 @@ def training(driver: Driver) -> Any:
         yield holder
 
 
-@pytest.mark.uncounted
 def test_the_dashboard_says_so_and_goes_on(driver: Driver, home: Path, training: GpuHolder) -> None:
     with started(driver.env(environment())) as terminal:
         terminal.wait_for(lambda one: RUNNING in one.raw and str(training.pid) in one.text)
@@ -94,7 +93,6 @@ def test_the_dashboard_says_so_and_goes_on(driver: Driver, home: Path, training:
     assert training.alive()
 
 
-@pytest.mark.uncounted
 def test_without_room_for_its_threads_it_does_not_start_and_says_why(driver: Driver, home: Path) -> None:
     """With room for one more each time, until it is enough: each thread is the one that is refused once."""
     refused = 0

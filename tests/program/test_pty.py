@@ -15,7 +15,7 @@ from tests import GPUWATCH
 from tests.driver import Driver
 from tests.support.terminal import OURS, Terminal, in_terminal
 
-pytestmark = [pytest.mark.slow, pytest.mark.uncounted]
+pytestmark = pytest.mark.slow
 
 
 def test_the_first_picture_is_whole_and_of_the_right_size(busy: Driver) -> None:

@@ -28,7 +28,7 @@ from tests.support.store import ask, story
 from tests.support.terminal import Terminal, foreign, in_terminal, modes_on
 from tests.support.waiting import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.uncounted]
+pytestmark = pytest.mark.slow
 
 EVIL = b"\x1b]2;PWN\x07\x1b]52;c;UFdO\x07\x1b[2J\xc2\x9b31m\x9b31m\xe2\x80\xaeevil\t\r\nTORN\xff"
 """A window title, the clipboard, a cleared screen, C1 as UTF-8 and bare, a text turned round, and a torn line."""

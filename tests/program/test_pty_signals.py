@@ -16,7 +16,7 @@ from tests.support.store import story
 from tests.support.terminal import Terminal, assert_given_back, in_terminal, modes_on
 from tests.support.waiting import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.uncounted]
+pytestmark = pytest.mark.slow
 
 TITLES = "used/total"
 

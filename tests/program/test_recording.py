@@ -18,7 +18,7 @@ from tests.driver import Driver
 from tests.support.environment import environment
 from tests.support.terminal import Terminal, foreign, in_terminal
 
-pytestmark = [pytest.mark.slow, pytest.mark.uncounted]
+pytestmark = pytest.mark.slow
 
 WRITE = """
 import sys

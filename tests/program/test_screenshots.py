@@ -11,7 +11,7 @@ from tests import CHECKOUT
 from tests.docs import documents
 from tests.screenshots import PICTURES, REPORT, draw
 
-pytestmark = [pytest.mark.uncounted, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 """Minutes of simulation, which take ten times as long while lines are counted; their code is counted elsewhere."""
 
 FOLDER = CHECKOUT / "screenshots"

@@ -13,8 +13,6 @@ from gpuwatch.recorder.schema import own_store
 from tests.support.environment import uncounted
 from tests.support.store import alert, demo, record, small, write
 
-pytestmark = pytest.mark.uncounted
-
 
 @pytest.fixture(scope="module")
 def day(tmp_path_factory: pytest.TempPathFactory) -> Path:

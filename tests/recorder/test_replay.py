@@ -16,8 +16,6 @@ from tests.support.alerts import ended as has_ended
 from tests.support.builders import EPOCH, GIB, at, gpu, holding, snapshot
 from tests.support.store import MemoryRecording, Player, alert, ended, machine, seconds
 
-pytestmark = pytest.mark.uncounted
-
 
 def used(view: HistoryView, until: float, seconds: int = 60) -> list[float | None]:
     """Used memory of each second before a time."""

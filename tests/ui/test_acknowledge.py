@@ -102,6 +102,7 @@ def morning(days: int) -> float:
 MUTED = alert(0, acknowledged=True, muted=True)
 
 
+@pytest.mark.uncounted
 @pytest.mark.parametrize(
     ("alerts", "choice", "calls"),
     [

@@ -20,8 +20,6 @@ from gpuwatch.ui.partial_updates import PartialUpdate
 from tests.support.builders import EPOCH, gpu, holding, process, snapshot
 from tests.support.screen import SIZES, alert, frame, hand, machine, press, resize, running, screen, table, text, until
 
-pytestmark = pytest.mark.uncounted
-
 HOSTILE = ["[/x]", "[/", "[b", "[red]hi", "[@click=app.quit]x", "$x", "{0}", "日本語", "é́x", "\ufffd]2;PWN"]
 
 

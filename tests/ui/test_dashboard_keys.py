@@ -41,7 +41,6 @@ def killing(tmp_path: Path) -> Helpers:
     return Helpers(ender=lambda: Pinner(Policy(uid=uid("you"), euid=uid("you"), pid=os.getpid()), Audit(tmp_path)))
 
 
-@pytest.mark.uncounted
 async def test_the_column_that_is_sorted_by_is_named_at_every_size() -> None:
     async with running(frame(machine(8)), filter="python -nobody") as (app, pilot):
         panel = app.dashboard.processes

@@ -312,6 +312,7 @@ async def test_a_key_that_is_quicker_than_the_screen_ends_no_run_that_was_not_sh
         assert on_record(app.pinner) == []
 
 
+@pytest.mark.uncounted
 async def test_what_sends_nothing_keeps_the_focus_when_one_of_a_run_exits(tmp_path: Path) -> None:
     async with asking_run(tmp_path, deaf="rank") as (app, pilot, screen, run, clock):
         await choose_all(pilot, 3)

@@ -19,7 +19,6 @@ DIALOGS = ["end_process", "columns", "message", "acknowledge", "command_palette"
 SCREENS = ["help", "detail", "people", "tree", "strays", "events"]
 
 
-@pytest.mark.uncounted
 @pytest.mark.parametrize(
     ("action", "closes"), [*((one, False) for one in [*DIALOGS, *SCREENS]), ("columns", True), ("people", True)]
 )
@@ -35,7 +34,6 @@ async def test_the_end_may_come_while_a_screen_opens_or_closes(tmp_path: Path, a
     assert app.return_code == 143
 
 
-@pytest.mark.uncounted
 async def test_a_fault_is_reported_where_nobody_asked_for_the_end() -> None:
     def fail() -> None:
         raise LookupError("a fault")

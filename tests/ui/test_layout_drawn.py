@@ -165,7 +165,6 @@ STYLE_SETS: Final = [(1 << 24, False), (256, False), (16, False), (0, False), (0
     keys=["tab", "f"],
     columns=(),
 )
-@pytest.mark.uncounted
 def test_anything_fits_any_size(
     dashboard: Running,
     shown: Frame,

@@ -16,8 +16,6 @@ from gpuwatch.ui.screens.pages import DetailScreen
 from tests.support.builders import gpu, holding, process
 from tests.support.screen import frame, machine, press, running, screen, text
 
-pytestmark = pytest.mark.uncounted
-
 
 def test_every_action_with_keys_is_an_action_of_the_dashboard() -> None:
     bound = {one.id: one for one in KEYS}

@@ -104,6 +104,7 @@ async def test_at_goes_to_a_clock_time_and_refuses_others_in_words() -> None:
         await shows(app, pilot, 410)
 
 
+@pytest.mark.uncounted
 @pytest.mark.parametrize(
     ("at", "keys", "words"),
     [

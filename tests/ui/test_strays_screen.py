@@ -227,6 +227,7 @@ async def test_one_that_is_ended_as_a_stray_is_not_asked_about_a_second_time(tmp
             assert not isinstance(top(app), EndDialog)
 
 
+@pytest.mark.uncounted
 async def test_quitting_records_both_kinds_of_endings(tmp_path: Path) -> None:
     pinner = a_pinner(tmp_path)
     with GpuHolder(deaf=True) as one, GpuHolder(deaf=True) as two:

@@ -135,6 +135,7 @@ async def test_each_view_has_its_key_everywhere_and_escape_leads_to_the_map() ->
         await until(pilot, lambda: not app.is_running or app.return_code == 0)
 
 
+@pytest.mark.uncounted
 async def test_the_palette_opens_views_and_changes_the_theme_which_is_saved() -> None:
     saved: list[object] = []
     async with running() as (app, pilot, reader):
@@ -219,6 +220,7 @@ async def test_a_name_that_is_no_filter_ends_nothing() -> None:
         assert type(top(app)) is TableScreen
 
 
+@pytest.mark.uncounted
 async def test_the_cursor_stays_on_its_host_and_columns_sort() -> None:
     async with running(fleet(a_fleet(60, 8)), (110, 24)) as (app, pilot, _):
         rows = cast(MapScreen, top(app)).rows
@@ -258,6 +260,7 @@ async def test_old_figures_stay_with_their_age_and_the_trouble() -> None:
         assert trouble not in text(app)
 
 
+@pytest.mark.uncounted
 @pytest.mark.parametrize(
     ("shown", "words"),
     [

@@ -18,8 +18,6 @@ from textual.theme import BUILTIN_THEMES
 from gpuwatch.config.types import Theme
 from gpuwatch.ui.draw.theme import DARK, LIGHT, SLOTS, Background, Role, StyleSet, make_styles, palette_of, theme_id
 
-pytestmark = pytest.mark.uncounted
-
 THEMES: Final = ("gpuwatch-dark", "gpuwatch-light")
 BACKGROUNDS: Final[tuple[Background, ...]] = ("base", "band", "track", "cursor")
 SYSTEMS: Final = {1 << 24: ColorSystem.TRUECOLOR, 256: ColorSystem.EIGHT_BIT, 16: ColorSystem.STANDARD}

@@ -14,8 +14,6 @@ from gpuwatch.ui.screens.people import PeopleScreen
 from tests.support.builders import gpu, holding, process, snapshot
 from tests.support.screen import Host, frame, frame_clock, resize, running
 
-pytestmark = pytest.mark.uncounted
-
 PENDING = Declared(knowledge=Knowledge.PENDING)
 UNREADABLE = Declared(knowledge=Knowledge.UNREADABLE)
 IN_TMUX = ProcessContext(pane=Pane(program="tmux", session="train"))
