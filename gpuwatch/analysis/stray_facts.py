@@ -26,7 +26,6 @@ from gpuwatch.model.snapshot import (
     ProcessContext,
     Snapshot,
     SourceState,
-    Unlisted,
     number,
 )
 
@@ -70,8 +69,8 @@ class StrayCandidate(msgspec.Struct, eq=False, dict=True):
     """Weak reference to all candidates: in a cycle, each snapshot would wait for the garbage collector."""
     on: list[GpuProcess] = msgspec.field(default_factory=list)
     """What it holds on each GPU that can be judged and lists it."""
-    unlisted: Unlisted | None = None
-    """What it has open, where NVML does not list it."""
+    open: tuple[Gpu, ...] = ()
+    """GPUs whose device files it has open, where NVML does not list it."""
 
     @property
     def context(self) -> ProcessContext:
@@ -81,12 +80,6 @@ class StrayCandidate(msgspec.Struct, eq=False, dict=True):
     @property
     def limits(self) -> StrayLimits:
         return self.others.limits
-
-    @property
-    def open(self) -> tuple[Gpu, ...]:
-        """GPUs that can be judged whose device files it has open as CUDA has, where NVML does not list it."""
-        one = self.unlisted
-        return tuple([gpu for gpu in self.others.judged if gpu.key in one.gpus]) if one and one.cuda_context else ()
 
     # -- what it holds and does ------------------------------------------------------------------------------------
 
@@ -228,11 +221,11 @@ class StrayCandidates:
         self._idle_times = idle_times
         self.unjudged = [gpu for gpu in snapshot.gpus if find_obstacle(gpu, snapshot)]
         unjudged = {gpu.key for gpu in self.unjudged}
-        self.judged = [gpu for gpu in snapshot.gpus if snapshot.state is SourceState.OK and gpu.key not in unjudged]
+        judged = [gpu for gpu in snapshot.gpus if snapshot.state is SourceState.OK and gpu.key not in unjudged]
         self.listed = holdings.processes.keys()
         """PIDs of all listed processes, whoever owns them."""
         self._by_pid: dict[int, StrayCandidate] = {}
-        for gpu in self.judged:
+        for gpu in judged:
             for part in holdings.on(gpu):
                 process = part.process
                 if _is_viewers(process, snapshot) and part.start in (0, process.start):
@@ -242,7 +235,8 @@ class StrayCandidates:
         for unlisted in snapshot.unlisted:
             process = unlisted.process
             if _is_viewers(process, snapshot) and process.pid not in self.listed:
-                self._by_pid[process.pid] = StrayCandidate(process, weakref.proxy(self), unlisted=unlisted)
+                opened = tuple(gpu for gpu in judged if unlisted.cuda_context and gpu.key in unlisted.gpus)
+                self._by_pid[process.pid] = StrayCandidate(process, weakref.proxy(self), open=opened)
         self.all = tuple(self._by_pid.values())
         self._families: dict[int, tuple[StrayCandidate, ...]] = {}
 
