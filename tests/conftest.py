@@ -7,7 +7,6 @@ marked `uncounted`, are not counted, since other tests run the same ones. A chil
 
 from __future__ import annotations
 
-import gc
 import signal
 from collections.abc import Generator
 from contextlib import nullcontext
@@ -24,9 +23,6 @@ from tests.support.environment import public as public
 for _signal, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(_signal) is signal.SIG_IGN:
         signal.signal(_signal, _usual)
-
-# With Python's thresholds a quarter of the CPU of a dashboard's test is garbage collection: the tests themselves stay.
-gc.set_threshold(20_000, 20, 100)
 
 # Half of what is usual: there are some two hundred such tests, and all of them run at every change. The same ones each
 # time, so that a change does not fail by what it did not touch; the profile `nightly` looks for others. Without limits
