@@ -21,8 +21,6 @@ from tests.timelines.machine import Machine, Tick
 from tests.timelines.player import Player
 from tests.timelines.recording import Header, Recording, parse
 
-"""Hours of simulation, which take ten times as long while lines are counted; what they run is counted elsewhere."""
-
 HOUR = 3600
 GPUS = range(4)
 LASTING = "uncorrected ECC"

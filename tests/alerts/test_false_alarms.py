@@ -15,8 +15,6 @@ from gpuwatch.alerts.limits import Limits
 from tests.timelines import busy, recording
 from tests.timelines.player import Player, as_lines
 
-"""Hours of simulation, which take ten times as long while lines are counted; what they run is counted elsewhere."""
-
 BEGINS = 60.0
 """Seconds after the start at which something goes wrong."""
 
