@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from msgspec.structs import replace
@@ -16,7 +16,6 @@ from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.base.threads import start_thread
 from gpuwatch.config.types import RemoteHost
-from gpuwatch.declared.facts import Share
 from gpuwatch.fleet.host import Host
 from gpuwatch.fleet.ssh import TIMING, Hosts, RemoteLineError, SshConnection, Timing, check_schema, make_host
 from gpuwatch.model.live import Status
@@ -24,6 +23,7 @@ from gpuwatch.model.snapshot import SCHEMA, Snapshot, SourceState
 from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.recorder.live_writer import make_status
 from gpuwatch.recorder.recording import DamagedRowError, read_snapshot
+from gpuwatch.sources.source import Source
 
 LONGEST_SNAPSHOT: Final = 8 << 20
 """Bytes of a line, at most: 8 GPUs and 43 processes take 40 kB, 2,000 processes 3 MB."""
@@ -43,7 +43,7 @@ def read_line(line: bytes) -> Snapshot:
     raise RemoteLineError(words)
 
 
-class RemoteSource:
+class RemoteSource(Source):
     """Source of the snapshots of another host; all methods but `close` are to be called from one thread.
 
     Agreed shares and PCIe are not requested: the configuration of the other host counts.
@@ -98,12 +98,6 @@ class RemoteSource:
         """Try again at once where there is no connection."""
         with self._guard:
             self._connection.retry()
-
-    def set_shares(self, shares: Sequence[Share]) -> None:
-        """Do nothing: the agreed shares of the other host count."""
-
-    def set_focus(self, gpu: str | None) -> None:
-        """Do nothing: PCIe and NVLink of another host are not read."""
 
     def close(self) -> None:
         """Kill ssh and return at once."""

@@ -20,11 +20,11 @@ from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.analysis.playback import Playback
 from gpuwatch.base.threads import Worker
-from gpuwatch.declared.facts import Share
 from gpuwatch.history.history import History
 from gpuwatch.history.timeline import DAY, Timeline
 from gpuwatch.model.snapshot import Snapshot, to_idle_times
 from gpuwatch.recorder.recording import Recording
+from gpuwatch.sources.source import Source
 
 LEAD: Final = 60.0
 """Seconds before a time whose snapshots are added to the history before that time is shown: the sparklines show as
@@ -43,7 +43,7 @@ _PAUSE: Final = 1.0
 _HOUR: Final = 3600.0
 
 
-class Replay:
+class Replay(Source):
     """Source that plays a recording. `next` belongs to the monitor thread; the other methods may be called from any."""
 
     def __init__(
@@ -178,18 +178,6 @@ class Replay:
         elif target is None:
             self._play_on()
         return self._show()
-
-    def set_interval(self, seconds: float) -> None:
-        """Do nothing: the interval is that of the recording."""
-
-    def poke(self) -> None:
-        """Do nothing: the past cannot be sampled again."""
-
-    def set_shares(self, _shares: Sequence[Share]) -> None:
-        """Do nothing: the declarations are in the recording."""
-
-    def set_focus(self, _gpu: str | None) -> None:
-        """Do nothing: the past cannot be sampled again."""
 
     def close(self) -> None:
         with self._changed:

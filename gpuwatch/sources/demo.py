@@ -39,10 +39,10 @@ from msgspec.structs import replace
 
 from gpuwatch.base import text
 from gpuwatch.base.units import GIB, MIB
-from gpuwatch.declared.facts import Share
 from gpuwatch.model.shares import add_promised
 from gpuwatch.model.snapshot import Gpu, Holding, HostUsage, Memory, Presence, Process, Snapshot, Unlisted, Xid, number
 from gpuwatch.sampler import nvml
+from gpuwatch.sources.source import Source
 
 GPUS: Final = 8
 DAY: Final = 86400
@@ -173,7 +173,7 @@ def _merge(facts: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
     return {**facts, **others, **{key: _merge(facts[key], part) for key, part in parts.items()}}
 
 
-class DemoSource:
+class DemoSource(Source):
     """Source of the simulated machine; it starts `begin` seconds into its script; `only` limits the GPUs."""
 
     def __init__(
@@ -218,9 +218,6 @@ class DemoSource:
 
     def poke(self) -> None:
         self._due = self._clock()
-
-    def set_shares(self, _shares: Sequence[Share]) -> None:
-        """Do nothing: the agreed shares of the demo are in its script."""
 
     def set_focus(self, gpu: str | None) -> None:
         """Give values of PCIe and NVLink only for this GPU."""
