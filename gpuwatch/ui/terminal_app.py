@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -25,6 +26,7 @@ from gpuwatch.base.text import clean
 from gpuwatch.base.threads import Worker
 from gpuwatch.ui.draw.keys import THEMES, PaletteCommand
 from gpuwatch.ui.draw.layout import MIN_WIDTH
+from gpuwatch.ui.draw.sgr import TRUECOLOR, colors_of
 from gpuwatch.ui.draw.theme import PALETTES, StyleSet, make_styles, theme_id
 from gpuwatch.ui.driver import AsciiOnly, NoColors, TolerantDriver
 from gpuwatch.ui.options import Options
@@ -110,14 +112,9 @@ class TerminalApp(App[int]):
     def _make_styles(self, before: StyleSet | None = None) -> StyleSet:
         """Return the styles of the theme; people keep their colours and initials of the styles `before`."""
         ascii_only = self.options.ascii or (self._watchdog is not None and not is_utf8_terminal())
-        return make_styles(self.theme, ascii_only=ascii_only, colors=self._colors(), before=before)
-
-    def _colors(self) -> int:
-        if self.no_color:
-            return 0
-        # A test or a screenshot has no terminal to ask.
-        system = self.console.color_system if self._watchdog is not None else None
-        return {"standard": 16, "256": 256}.get(system or "", 1 << 24)
+        # A test or a screenshot has no terminal that lacks colours.
+        colors = 0 if self.no_color else colors_of(os.environ) if self.has_terminal else TRUECOLOR
+        return make_styles(self.theme, ascii_only=ascii_only, colors=colors, before=before)
 
     # -- what an application has of its own ------------------------------------------------------------------------
 
