@@ -71,7 +71,7 @@ class Console:
 
     def print(self, *lines: str) -> None:
         """Print lines of data."""
-        self._write(self.out, map(self.format_line, lines))
+        self._write(self.out, map(in_ascii, lines) if self.ascii else lines)
 
     def print_json(self, *documents: str) -> None:
         """Print JSON documents, a line each; where data is ASCII, other characters are escaped."""
@@ -86,10 +86,6 @@ class Console:
     def warn(self, *words: str) -> None:
         """Print messages, a line each."""
         self._write(self.err, map(self.format_words, words))
-
-    def format_line(self, line: str) -> str:
-        """Return a line of data in the characters that stdout can print."""
-        return in_ascii(line) if self.ascii else line
 
     def format_words(self, words: str, name: str = "gpuwatch: ") -> str:
         """Return a message in the characters that stderr can print: clean, after the program's name."""

@@ -97,7 +97,8 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     enough = len(chosen) == number
     value = ",".join(str(offer.gpu.index) if args.index else offer.gpu.uuid for offer in chosen) if enough else None
     if args.json:
-        console.print_json(msgspec.json.encode(_json(value, offers, chosen)).decode())
+        shown = PickJson(value, [_pick_gpu(offer, value is not None and offer in chosen) for offer in offers])
+        console.print_json(msgspec.json.encode(shown).decode())
     elif value is not None:
         console.print(value)
     console.warn(*ignored_lines(offers, unwanted))
@@ -237,10 +238,6 @@ class PickJson(msgspec.Struct, frozen=True):
     """Value for CUDA_VISIBLE_DEVICES; None if there is no room."""
     gpus: Sequence[PickGpu]
     """All GPUs that were considered, the best first."""
-
-
-def _json(value: str | None, offers: Sequence[Offer], chosen: Sequence[Offer]) -> PickJson:
-    return PickJson(value, [_pick_gpu(offer, value is not None and offer in chosen) for offer in offers])
 
 
 def _pick_gpu(offer: Offer, chosen: bool) -> PickGpu:

@@ -389,7 +389,6 @@ def hosts_grammar(fleet: Fleet) -> Grammar[Host]:
         keys={"user": of_user},
         anywhere=with_text(lambda host: (host.name, host.worst, host.trouble, *{gpu.name for gpu in host.gpus})),
         figures={"mem": HOST["memory"], **{key: HOST[key] for key in figures}},
-        flags={},
     )
 
 
@@ -397,13 +396,11 @@ PEOPLE: Final[Grammar[FleetPerson]] = Grammar(
     keys={"user": of_names(lambda one: (one.name,))},
     anywhere=with_text(lambda one: (one.name, *one.hosts)),
     figures={"mem": FLEET_PERSON["memory"], **{key: FLEET_PERSON[key] for key in ("gpus", "hosts", "idle")}},
-    flags={},
 )
 FREE: Final[Grammar[FreeGpus]] = Grammar(
     keys={},
     anywhere=with_text(lambda one: (one.name, *(host for host, _ in one.hosts))),
     figures={"mem": FREE_GPUS["memory"], **{key: FREE_GPUS[key] for key in ("gpus", "free", "most")}},
-    flags={},
 )
 ALERTS: Final[Grammar[FleetAlert]] = Grammar(
     keys={
@@ -413,7 +410,6 @@ ALERTS: Final[Grammar[FleetAlert]] = Grammar(
     },
     anywhere=with_text(lambda one: (one.host, one.title)),
     figures={"age": FLEET_ALERT["lasted"]},
-    flags={},
 )
 
 

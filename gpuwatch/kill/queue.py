@@ -73,11 +73,6 @@ class QueuedStray(msgspec.Struct):
         if self.ending is not None:
             self.ending.abandon()
 
-    def call_off(self, message: str) -> None:
-        """Drop the stray, unless it was signalled: then its ending continues."""
-        if self.open and (self.ending is None or self.ending.sent is None):
-            self.leave(message)
-
     def tick(self, ending: Ending) -> None:
         """Advance the ending without a question: the user has confirmed all strays together."""
         ending.tick()
@@ -220,9 +215,10 @@ class KillQueue:
         return waiting
 
     def _call_off_strays(self, message: str = LEFT_ALONE, but: Collection[Key] = ()) -> None:
+        """Drop strays, unless they were signalled: then their endings continue."""
         for key, queued in self.strays.items():
-            if key not in but:
-                queued.call_off(message)
+            if key not in but and queued.open and (queued.ending is None or queued.ending.sent is None):
+                queued.leave(message)
 
     def _tick_strays(self, ender: Pinner, frame: Frame) -> Iterable[KillNotice]:
         current = min((queued for queued in self.strays.values() if queued.open), key=lambda queued: queued.waiting)

@@ -88,7 +88,7 @@ class Grammar(msgspec.Struct, Generic[T], frozen=True):
     """Makes the term of any other text."""
     figures: Mapping[str, Field[T]]
     """Fields that can be compared, by the names that filters have for them."""
-    flags: Mapping[str, Term[T]]
+    flags: Mapping[str, Term[T]] = {}
 
     @property
     def allowed(self) -> str:

@@ -122,9 +122,9 @@ _USERS: Callable[[str], Term[GpuWithUsers]] = of_names(
 )
 _USER: Callable[[str], Term[UserHoldings]] = of_names(lambda user: (user.on[0].name,), lambda user: (user.on[0].uid,))
 GRAMMARS: Final[Mapping[Scope, Grammar[Any]]] = {
-    "gpu": Grammar({"gpu": _on_gpu, "user": _USERS}, _no_text, compared(map(_of_gpu, GPU.values())), {}),
+    "gpu": Grammar({"gpu": _on_gpu, "user": _USERS}, _no_text, compared(map(_of_gpu, GPU.values()))),
     "process": msgspec.structs.replace(ROW_GRAMMAR, flags={}),
-    "user": Grammar({"user": _USER}, _no_text, compared(USER), {}),
+    "user": Grammar({"user": _USER}, _no_text, compared(USER)),
 }
 """Terms of a rule, by what it is about. A rule about users takes `gpu:` too: only these GPUs are counted."""
 

@@ -167,7 +167,6 @@ def event_terms(
             lambda one: (one.title, one.evidence, one.rule, one.how, *one.owners, *map(str, one.pids)),
         ),
         figures={"age": PROCESS["age"].of(lambda alert: age(alert.raised, now()))},
-        flags={},
     )
     return parse_terms(words, grammar, saved)
 
