@@ -41,7 +41,9 @@ main()
 
 
 ONE_FRAME = """
+import sys
 from gpuwatch.monitor import Monitor
+sys.argv += ["--interval", "60"]  # so that it does not grow old
 send = Monitor._send
 Monitor._send = lambda self, frame: self.newest is not None or send(self, frame)
 """

@@ -43,12 +43,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def start(folder: Path) -> Iterator[Callable[[], LiveFile]]:
+def start(folder: Path) -> Iterator[Callable[..., LiveFile]]:
     """Return a function that starts a sink; all are closed."""
     started: list[LiveFile] = []
 
-    def begin() -> LiveFile:
-        started.append(LiveFile(lambda: True, folder, pace=0.01))
+    def begin(pace: float = 0.01) -> LiveFile:
+        started.append(LiveFile(lambda: True, folder, pace=pace))
         return started[-1]
 
     yield begin
@@ -106,7 +106,7 @@ def test_it_is_believed_for_three_intervals_and_a_little(folder: Path, start: Ca
 
 
 def test_how_long_each_was_idle_is_there_for_a_moment(
-    folder: Path, start: Callable[[], LiveFile], monkeypatch: pytest.MonkeyPatch
+    folder: Path, start: Callable[..., LiveFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     history = History()
     for second, busy in ((0, 90), (1, 0), (31, 0)):
@@ -114,7 +114,7 @@ def test_how_long_each_was_idle_is_there_for_a_moment(
         people = [process(100, start=5, uid=7), process(101, start=6, uid=7), process(102, uid=8)]
         shown = at(snapshot([gpu(0, holdings=held)], people, viewer=7, interval=2.0), second)
         view = history.add(shown, 500.0 + second)
-    start().take(Frame(shown, 500.0, view))
+    start(LONG).take(Frame(shown, 500.0, view))  # it is written once, by this process
     wait_for((folder / FILE).exists)
     assert read_idle(folder, clock=lambda: 501.0) is None, "of our own we know more"
     monkeypatch.setattr(os, "getpid", lambda: 1)
