@@ -41,13 +41,13 @@ main()
 
 
 ONE_FRAME = """
-import sys
 from gpuwatch.monitor import Monitor
-sys.argv += ["--interval", "60"]  # so that it does not grow old
+from gpuwatch.ui.draw.view import View
 send = Monitor._send
 Monitor._send = lambda self, frame: self.newest is not None or send(self, frame)
+View.since_received = 0.0
 """
-"""Whatever differs between two drawings is then drawn in another way, and not newly read."""
+"""Whatever differs between two drawings is then drawn in another way, and neither newly read nor old."""
 
 
 def held(
