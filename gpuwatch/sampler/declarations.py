@@ -23,10 +23,13 @@ AGAIN = 20.0
 """Seconds after the first reading at which a process that has used the CPU since is read again: until then it has
 imported its modules and started its workers."""
 
-OWN = 300.0
-"""Seconds after which the viewer's own processes are read again, all at once: a process may now listen on a port, or
-have lost what it was started for. As long as a process must have been idle to be a leftover
-(`analysis.stray_facts.StrayLimits.quiet_after`): oftener would keep the inspector in memory."""
+OWN = 60.0
+"""Seconds after which those of the viewer's own processes are read again that may be leftovers, because they have lost
+their parent or their login: one may now listen on a port."""
+
+SELDOM = 5
+"""Of so many times one at which all of the viewer's own are read again: a process may have lost what it was started
+for. Oftener would keep the inspector in memory."""
 
 POLL = 0.2
 """Seconds between two polls, at most, while answers are expected: a hang may be noticed later by so much."""
@@ -83,6 +86,7 @@ class DeclarationCache:
         self._viewer = os.getuid() if viewer is None else viewer
         self._own = clock() + OWN
         """Time to read the viewer's own processes again."""
+        self._turn = 0
 
     def annotate(
         self, processes: Sequence[Process], gpus: Sequence[Gpu], count: int, driver: str = ""
@@ -164,7 +168,7 @@ class DeclarationCache:
         before, self._known = self._known, {}
         again = now >= self._own
         if again:
-            self._own = now + OWN
+            self._own, self._turn = now + OWN, self._turn + 1
         for process in processes:
             if process.presence is Presence.UNREADABLE and process.key in before:
                 self._known[process.key] = before[process.key]
@@ -183,12 +187,17 @@ class DeclarationCache:
             if seen != entry.seen and now >= entry.calm:
                 entry.again = now + AGAIN
                 entry.calm = now + AGAIN if entry.seen else 0.0
-            elif bonds == entry.bonds and not (due and entry.ran) and not (again and process.uid == self._viewer):
+            elif bonds == entry.bonds and not (due and entry.ran) and not (again and self._may_be_left(process)):
                 continue
             entry.seen, entry.bonds, entry.waiting, entry.ran = seen, bonds, True, False
             self._inspector.ask(process.pid, process.start, process.user)
         if len(self._known) < len(before) or any(key not in self._known for key in before):
             self._inspector.retain(self._known)
+
+    def _may_be_left(self, process: Process) -> bool:
+        """Return whether a process of the viewer is read again this time, see `OWN` and `SELDOM`."""
+        alone = process.adopted or process.leader_alive is False
+        return process.uid == self._viewer and (alone or self._turn % SELDOM == 0)
 
     def _set_gpus(self, gpus: Sequence[Gpu], count: int) -> None:
         """Send the machine's GPUs to the inspector; for a GPU in trouble the last known values."""

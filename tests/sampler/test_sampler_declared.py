@@ -113,17 +113,18 @@ def test_when_a_process_is_asked(case: Case) -> None:
             assert step.get("asked", asked) == asked
 
 
-def test_the_viewers_own_are_asked_again_every_five_minutes_and_others_are_not() -> None:
-    own = msgspec.structs.replace(ADA, pid=9, start=3)
+def test_the_viewers_own_are_asked_again_every_five_minutes_or_every_minute_where_they_may_be_left() -> None:
+    left = msgspec.structs.replace(ADA, pid=9, start=3, adopted=True)
     bench = Bench(ADA, BEN)
     asked = []
-    for second in range(int(AGAIN), 700):
+    for second in range(int(AGAIN), 400):
         bench.now = float(second)
-        bench.see(ADA, BEN, own)
-        bench.answer(ADA, BEN, own)
+        bench.see(ADA, BEN, left)
+        bench.answer(ADA, BEN, left)
         if pids := bench.asked():
             asked.append((second, pids))
-    assert asked == [(20, [7, 8, 9]), (40, [9]), (300, [7, 9]), (600, [7, 9])]
+    each = [(60, [9]), (120, [9]), (180, [9]), (240, [9]), (300, [7, 9]), (360, [9])]
+    assert asked == [(20, [7, 8, 9]), (40, [9]), *each]
 
 
 def test_of_a_title_that_changes_at_every_step_only_the_first_change_is_followed_at_once() -> None:
