@@ -27,9 +27,9 @@ OWN = 60.0
 """Seconds after which those of the viewer's own processes are read again that may be leftovers, because they have lost
 their parent or their login: one may now listen on a port."""
 
-SELDOM = 5
-"""Of so many times one at which all of the viewer's own are read again: a process may have lost what it was started
-for. Oftener would keep the inspector in memory."""
+ALL_OWN = 5
+"""Every so many of these times all of the viewer's own processes are read again: a process may have lost what it was
+started for. Each time would keep the inspector in memory."""
 
 POLL = 0.2
 """Seconds between two polls, at most, while answers are expected: a hang may be noticed later by so much."""
@@ -87,6 +87,7 @@ class DeclarationCache:
         self._own = clock() + OWN
         """Time to read the viewer's own processes again."""
         self._turn = 0
+        """Number of those times so far."""
 
     def annotate(
         self, processes: Sequence[Process], gpus: Sequence[Gpu], count: int, driver: str = ""
@@ -187,17 +188,17 @@ class DeclarationCache:
             if seen != entry.seen and now >= entry.calm:
                 entry.again = now + AGAIN
                 entry.calm = now + AGAIN if entry.seen else 0.0
-            elif bonds == entry.bonds and not (due and entry.ran) and not (again and self._may_be_left(process)):
+            elif bonds == entry.bonds and not (due and entry.ran) and not (again and self._is_due(process)):
                 continue
             entry.seen, entry.bonds, entry.waiting, entry.ran = seen, bonds, True, False
             self._inspector.ask(process.pid, process.start, process.user)
         if len(self._known) < len(before) or any(key not in self._known for key in before):
             self._inspector.retain(self._known)
 
-    def _may_be_left(self, process: Process) -> bool:
-        """Return whether a process of the viewer is read again this time, see `OWN` and `SELDOM`."""
-        alone = process.adopted or process.leader_alive is False
-        return process.uid == self._viewer and (alone or self._turn % SELDOM == 0)
+    def _is_due(self, process: Process) -> bool:
+        """Return whether a process is read again this time: one of the viewer's own, see `OWN` and `ALL_OWN`."""
+        may_be_left = process.adopted or process.leader_alive is False
+        return process.uid == self._viewer and (may_be_left or self._turn % ALL_OWN == 0)
 
     def _set_gpus(self, gpus: Sequence[Gpu], count: int) -> None:
         """Send the machine's GPUs to the inspector; for a GPU in trouble the last known values."""
