@@ -129,8 +129,8 @@ def import_less() -> Iterator[None]:
     """Context in which Textual is imported without what the dashboard of one machine does not use.
 
     asyncio does without TLS, which saves 1.2 MiB; the module ssl can be imported afterwards. typing_extensions, of
-    which Textual takes only names that typing has, saves 0.3 MiB. An ImportError is suppressed: the next
-    import, outside of the context, has both.
+    which Textual takes only names that typing has, saves 0.3 MiB. An ImportError is suppressed: the next import,
+    outside of the context, has both.
     """
     with contextlib.suppress(ImportError), replaced(ssl=None, typing_extensions=typing):
         yield

@@ -87,8 +87,8 @@ class InspectorClient:
         """Version of the driver, sent together with `gpus`."""
         self._deadline = deadline
         self._command = command
-        self._settings = {"shares": shares, "proc": str(proc), "in_two": in_two}
-        self._settings["tmux"] = min(_TMUX, deadline / 2) if tmux else 0.0
+        patience = min(_TMUX, deadline / 2) if tmux else 0.0
+        self._settings = {"shares": shares, "proc": str(proc), "tmux": patience, "in_two": in_two}
         self._clock = clock
         self._waiting: dict[tuple[int, int], Question] = {}
         """Questions without an answer, by PID and start time; those of the batch too."""

@@ -161,7 +161,10 @@ def answers(inspector: Inspector, batch: Sequence[Question]) -> Iterator[bytes]:
 
 
 def _fork(inspector: Inspector, batch: Sequence[Question]) -> BinaryIO:
-    """Fork this process to answer a batch, and return the pipe with the answers; raises OSError."""
+    """Fork this process to answer a batch, and return the pipe with the answers; raises OSError.
+
+    Not a `ChildProcess`, which has a session of its own: the client kills this process and its fork as one group.
+    """
     output, end = os.pipe()
     if os.fork():
         os.close(end)
