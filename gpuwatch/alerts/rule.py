@@ -110,9 +110,10 @@ class RuleContext:
         self.watched = watched
         """(rule, subject) of the engine's conditions; None where finders are to return all that they judge."""
 
-    def ignores(self, rule: str, gpu: Gpu) -> bool:
-        """Return whether a fine observation of a GPU may be left out: it would end or change no condition."""
-        return self.watched is not None and (rule, gpu.key) not in self.watched
+    def ignores(self, rule: str, subject: Gpu | str) -> bool:
+        """Return whether a fine observation of a subject may be left out: it would end or change no condition."""
+        key = subject if isinstance(subject, str) else subject.key
+        return self.watched is not None and (rule, key) not in self.watched
 
     @property
     def processes(self) -> Mapping[int, Process]:

@@ -143,7 +143,7 @@ def find_overshoots(context: RuleContext) -> Iterator[Observation]:
         level, keeps = overshoot_levels(usage, gpu, members, context.limits.allowances)
         whose = f"{usage.scope} of uid {members[0].uid}" if usage.scope else identity(members[0])
         subject = f"{whose} {gpu.key}"
-        if keeps is None and (OVERSHOOT, subject) not in (context.watched or ()):
+        if keeps is None and context.ignores(OVERSHOOT, subject):
             continue  # most of them
         if keeps is not None:
             who = _holder_names(members)
